@@ -4,7 +4,7 @@ from alembic import context
 from sqlalchemy import create_engine
 
 import outboxkit
-from outboxkit import settings
+from outboxkit.runtime import settings
 
 target_metadata = [outboxkit.metadata]  # an application puts its own first: [Base.metadata, outboxkit.metadata]
 url = settings.load().database_url.get_secret_value()

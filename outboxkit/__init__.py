@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outboxkit import ids, inbox, outbox
+    from outboxkit.codec.upcasts import upcast
     from outboxkit.errors import (
         BrokerRefused,
         BrokerUnavailable,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from outboxkit.message import Message
     from outboxkit.retry import Retries
     from outboxkit.tables import metadata
-    from outboxkit.upcasts import upcast
 
 __version__ = "0.1.0"
 

@@ -21,7 +21,7 @@ def main() -> None:
     try:
         from outboxkit import cli  # noqa: PLC0415 - typer, which an extra brings
     except ModuleNotFoundError as error:
-        from outboxkit import compose  # noqa: PLC0415
+        from outboxkit.runtime import compose  # noqa: PLC0415
 
         text, code = compose.explain(error)
         sys.stderr.write(f"outboxkit: {text}\n")

@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from outboxkit.urls import ListenAddress
+from outboxkit.runtime.urls import ListenAddress
 
 SECONDS = 60.0
 """The longest that a test waits for an answer; a port that does not answer fails it."""

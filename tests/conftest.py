@@ -20,9 +20,9 @@ import structlog
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import lifetime, logs, process
 from outboxkit.consumer.reports import Reports
 from outboxkit.relay.relay import Relay
+from outboxkit.runtime import lifetime, logs, process
 from tests.databases import DatabasePool, SqliteCopies
 from tests.delays import DELAYS_TEXT
 from tests.night import NIGHT, SEED, by_night

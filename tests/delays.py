@@ -6,7 +6,7 @@ All consumers of a virtual host share a queue for each delay. So each process of
 import os
 
 from outboxkit.brokers.rabbitmq.topology import delay_name
-from outboxkit.settings import parse_duration
+from outboxkit.runtime.settings import parse_duration
 
 _OWN = os.getpid() % 97 + 1
 DELAYS_TEXT = f"{200 + _OWN}ms,{1000 + _OWN}ms,{3_600_000 + _OWN}ms"

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from hypothesis import strategies as st
 
-from outboxkit import ids, window
+from outboxkit import ids
+from outboxkit.runtime import window
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -17,7 +17,7 @@ import typer
 import outboxkit
 from outboxkit import ids, inbox, migrations, outbox, tables
 from outboxkit.cli import app
-from outboxkit.settings import Settings, variable
+from outboxkit.runtime.settings import Settings, variable
 
 ROOT = Path(__file__).parents[1]
 TOP_LEVEL = {

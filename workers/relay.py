@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from outboxkit import admin, compose
+from outboxkit.runtime import admin, compose
 
 
 async def relay(settings: "compose.Settings", stop: asyncio.Event) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from datetime import timedelta
 
-from outboxkit import admin, compose
+from outboxkit.runtime import admin, compose
 
 INTERVAL = timedelta(hours=1)
 

@@ -10,10 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import outboxkit
-from outboxkit import Outcome, event, inbox, inbox_handler, outbox, process
+from outboxkit import Outcome, event, inbox, inbox_handler, outbox
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.relay import Relay
+from outboxkit.runtime import process
 
 
 class Base(DeclarativeBase): ...

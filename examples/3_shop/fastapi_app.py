@@ -19,9 +19,10 @@ from shop.orders import MONEY, NAME, Order, Refused, order_number
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from outboxkit import outbox, process
+from outboxkit import outbox
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute, add_problem_handlers
 from outboxkit.http.preconditions import check_if_match, etag
+from outboxkit.runtime import process
 
 PROBLEM = "application/problem+json"
 

@@ -20,7 +20,7 @@ from outside.mails import Mails
 from outside.payments import Payments
 from shop import database, workers
 
-from outboxkit import process
+from outboxkit.runtime import process
 
 HOST = "127.0.0.1"
 

@@ -14,7 +14,7 @@ from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.message import Message
 
 if TYPE_CHECKING:  # a process imports the readers when it has some
-    from outboxkit.envelopes import Envelope
+    from outboxkit.codec.envelopes import Envelope
 
 
 class Verdict(StrEnum):

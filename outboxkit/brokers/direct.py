@@ -18,17 +18,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, reserved
 from outboxkit.brokers.key_gate import KeyGate
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
-from outboxkit.failures import first_line, printable
+from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
-from outboxkit.outage import Clock, utc_now, what_is_away
 from outboxkit.retry import DEFAULT_RETENTION
+from outboxkit.runtime.outage import Clock, utc_now, what_is_away
+from outboxkit.runtime.threads import Threads
+from outboxkit.runtime.window import CLOCK_SKEW
 from outboxkit.telemetry import tracing
-from outboxkit.threads import Threads
-from outboxkit.transaction import HandlerSession
-from outboxkit.window import CLOCK_SKEW
 
 LONGEST_WAIT = timedelta(hours=1)
 """The longest wait that a handler's `Retry` can ask for."""

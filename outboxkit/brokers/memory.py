@@ -14,7 +14,7 @@ from outboxkit.message import Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
 
 if TYPE_CHECKING:
-    from outboxkit.envelopes import Envelope
+    from outboxkit.codec.envelopes import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class MemoryDelivery:
     @property
     def envelope(self) -> "Envelope":
         """The message as its publisher sent it."""
-        from outboxkit.envelopes import Envelope  # noqa: PLC0415 - as its readers, imported when there are some
+        from outboxkit.codec.envelopes import Envelope  # noqa: PLC0415 - as its readers, imported when there are some
 
         message = self._entry.message
         id_ = message.id if isinstance(message, Message) else message.message_id

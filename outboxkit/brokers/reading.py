@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from outboxkit.brokers import Delivery, Malformed
-from outboxkit.codec import LARGE
+from outboxkit.codec.codec import LARGE
+from outboxkit.codec.envelopes import Envelope, Reader
+from outboxkit.codec.envelopes.envelope import read_with
 from outboxkit.compression import INFLATED_LIMIT, deflate
-from outboxkit.envelopes import Envelope, Reader
-from outboxkit.envelopes.envelope import read_with
 from outboxkit.errors import DecodeError
-from outboxkit.failures import printable
+from outboxkit.errors.failures import printable
 from outboxkit.message import Message
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from outboxkit.headers import ABSENT, ACCEPTED, ATTEMPT, FIRST_FAILED, HANDLERS, OWN, REDELIVERIES, REPLAYED
+from outboxkit.codec.headers import ABSENT, ACCEPTED, ATTEMPT, FIRST_FAILED, HANDLERS, OWN, REDELIVERIES, REPLAYED
 from outboxkit.message import is_storable_name
 
 MOST_ATTEMPTS = 1_000_000

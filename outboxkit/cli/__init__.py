@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 import outboxkit
-from outboxkit import silence
 from outboxkit.cli.listing import Commands
+from outboxkit.database import silence
 from outboxkit.errors import ConfigurationError, OutboxkitError
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
-        from outboxkit import compose  # noqa: PLC0415 - `outboxkit --help` does without
+        from outboxkit.runtime import compose  # noqa: PLC0415 - `outboxkit --help` does without
 
         text, code = compose.explain(_explained(error))
         typer.secho(f"outboxkit: {text}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)

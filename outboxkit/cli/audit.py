@@ -13,12 +13,14 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection
 
-from outboxkit import audit, compose, partitions, schema
+from outboxkit import schema
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import DATABASE, AsJson, point_in_time, with_settings
 from outboxkit.cli.wording import UNFOLDED, in_utc, number, printable_name
-from outboxkit.outage import utc_now
-from outboxkit.settings import Settings
+from outboxkit.runtime import audit, compose
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.settings import Settings
+from outboxkit.schema import partitions
 
 app = typer.Typer(
     cls=PlainGroup,

@@ -11,15 +11,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from outboxkit import compose, logs, process
 from outboxkit.cli.options import BROKER, DATABASE, AsJson, with_settings
 from outboxkit.cli.wording import fold_width, folded, many
-from outboxkit.doctor.diagnosis import Diagnosis
-from outboxkit.doctor.examine import SIDES, Examined, Side, examine
-from outboxkit.doctor.installation import Installation
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
-from outboxkit.settings import Settings
+from outboxkit.operators.doctor.diagnosis import Diagnosis
+from outboxkit.operators.doctor.examine import SIDES, Examined, Side, examine
+from outboxkit.operators.doctor.installation import Installation
+from outboxkit.runtime import compose, logs, process
+from outboxkit.runtime.settings import Settings
 
 FAULTY, DOUBTFUL = 1, 3
 """Exit codes if there is a problem, or else a warning."""

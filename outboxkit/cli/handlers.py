@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection
 
-from outboxkit import compose, known_handlers, schema
+from outboxkit import schema
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import DATABASE, AsJson, By, with_settings
 from outboxkit.cli.wording import UNFOLDED, in_utc, many, printable_name
 from outboxkit.consumer.membership import GONE
-from outboxkit.known_handlers import KnownHandler
-from outboxkit.settings import Settings
+from outboxkit.runtime import compose, known_handlers
+from outboxkit.runtime.known_handlers import KnownHandler
+from outboxkit.runtime.settings import Settings
 from outboxkit.statements.activity import NEVER
 
 T = TypeVar("T")

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from outboxkit import compose, migrations, process, schema, urls
+from outboxkit import migrations, schema
 from outboxkit.cli.options import DATABASE, with_settings
-from outboxkit.settings import Settings
+from outboxkit.runtime import compose, process, urls
+from outboxkit.runtime.settings import Settings
 
 Sql = Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps, without a database.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if the tables are not up to date.")]

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import SecretStr
 
-from outboxkit import compose
-from outboxkit.environment import FILE, variable
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.message import check_moment
-from outboxkit.settings import SECRETS, Settings, load, parse_duration, unknown_variables
-from outboxkit.settings import option as option_of
-from outboxkit.urls import ListenAddress
+from outboxkit.runtime import compose
+from outboxkit.runtime.environment import FILE, variable
+from outboxkit.runtime.settings import SECRETS, Settings, load, parse_duration, unknown_variables
+from outboxkit.runtime.settings import option as option_of
+from outboxkit.runtime.urls import ListenAddress
 
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Your name, if it is not that of the system's user.")

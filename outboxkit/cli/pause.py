@@ -7,13 +7,14 @@ from typing import Annotated, TypeVar
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import compose, pauses, schema, statements
+from outboxkit import schema, statements
 from outboxkit.cli.options import DATABASE, By, duration, with_settings
 from outboxkit.cli.wording import printable_name
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.pauses.holding import Holding, read_holding
-from outboxkit.pauses.watch import LOOK_SECONDS
-from outboxkit.settings import Settings
+from outboxkit.runtime import compose, pauses
+from outboxkit.runtime.pauses.holding import Holding, read_holding
+from outboxkit.runtime.pauses.watch import LOOK_SECONDS
+from outboxkit.runtime.settings import Settings
 
 T = TypeVar("T")
 

@@ -8,11 +8,12 @@ from datetime import date
 
 import typer
 
-from outboxkit import audit, compose, schema
+from outboxkit import schema
 from outboxkit.cli.options import DATABASE, By, with_settings
 from outboxkit.cli.wording import many
-from outboxkit.retention import Pruned, Show
-from outboxkit.settings import Settings
+from outboxkit.runtime import audit, compose
+from outboxkit.runtime.retention import Pruned, Show
+from outboxkit.runtime.settings import Settings
 
 INCOMPLETE = 3
 """Exit code if a partition could not be made or dropped, and another try would not help."""

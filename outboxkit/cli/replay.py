@@ -13,15 +13,16 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import compose, process, statements
+from outboxkit import statements
 from outboxkit.brokers import Publisher
 from outboxkit.cli.options import DATABASE, PROCESS, By, point_in_time, with_settings
 from outboxkit.cli.wording import many, now_and_then, printable_name
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
-from outboxkit.outage import utc_now
-from outboxkit.replay import KeptMessages, Replayed, Replayer, ReplaySelection
-from outboxkit.settings import Settings
+from outboxkit.operators.replay import KeptMessages, Replayed, Replayer, ReplaySelection
+from outboxkit.runtime import compose, process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.settings import Settings
 from outboxkit.statements.activity import NEVER
 
 FAILED, INCOMPLETE = 1, 3

@@ -7,15 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from outboxkit import compose, inbox, schemas
+from outboxkit import inbox
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.wording import many
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.failures import printable
 from outboxkit.events import declaration_of
-from outboxkit.failures import printable
 from outboxkit.inbox import loading
-from outboxkit.schemas.asyncapi import About, asyncapi
+from outboxkit.operators import schemas
+from outboxkit.operators.schemas.asyncapi import About, asyncapi
+from outboxkit.runtime import compose
 
 Modules = Annotated[
     list[str], typer.Argument(metavar="MODULE...", help="Modules with events and handlers, e.g. shop.handlers.")

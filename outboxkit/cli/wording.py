@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import typer
 
-from outboxkit.wording import COUNTED, NOTHING, Count, in_utc, many, number, printable_name, span, total
+from outboxkit.errors.wording import COUNTED, NOTHING, Count, in_utc, many, number, printable_name, span, total
 
 __all__ = [
     "COUNTED",

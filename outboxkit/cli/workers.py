@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import admin, compose, logs, process, queues, silence
 from outboxkit.cli.options import ADMIN, BROKER, DATABASE, PROCESS, with_settings
+from outboxkit.database import silence
 from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
-from outboxkit.settings import Settings
+from outboxkit.runtime import admin, compose, logs, process, queues
+from outboxkit.runtime.settings import Settings
 
 INCOMPLETE = 3
 """Exit code of `--drain` if due messages could not be published, or if the relay or a queue is paused."""

@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
-from outboxkit.failures import first_line
+from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
 from outboxkit.inbox.failure import Decision
 from outboxkit.inbox.run_batch import DONE

@@ -12,8 +12,9 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import schema, urls
+from outboxkit import schema
 from outboxkit.brokers import Subscriber
+from outboxkit.codec.envelopes import Reader
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
@@ -27,20 +28,20 @@ from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
-from outboxkit.database_clock import DatabaseClock
-from outboxkit.envelopes import Reader
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
-from outboxkit.health import Health
+from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome, Wiring
-from outboxkit.limits import FEW
-from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
-from outboxkit.pauses import CONSUMER, Pause
-from outboxkit.pauses.holding import note_sessions
-from outboxkit.pauses.watch import PauseWatch
-from outboxkit.sqlstates import TRANSIENT
+from outboxkit.runtime import urls
+from outboxkit.runtime.database_clock import DatabaseClock
+from outboxkit.runtime.health import Health
+from outboxkit.runtime.limits import FEW
+from outboxkit.runtime.outage import Clock, Outage, check_engine_driver, pause, what_is_away
+from outboxkit.runtime.pauses import CONSUMER, Pause
+from outboxkit.runtime.pauses.holding import note_sessions
+from outboxkit.runtime.pauses.watch import PauseWatch
+from outboxkit.runtime.threads import Threads
 from outboxkit.telemetry import metrics, tracing
 from outboxkit.telemetry.tables import TableGauges
-from outboxkit.threads import Threads
 
 AHEAD = 64
 """Deliveries that the broker pushes ahead, at least."""

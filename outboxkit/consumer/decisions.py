@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from outboxkit import window
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
+from outboxkit.codec.envelope import TEXTS
+from outboxkit.codec.envelopes import Envelope, reader_for
+from outboxkit.codec.headers import HANDLERS, encode_foreign_headers
 from outboxkit.compression import MAX_MESSAGE_BYTES
 from outboxkit.consumer.growth import GROWTH
-from outboxkit.envelope import TEXTS
-from outboxkit.envelopes import Envelope, reader_for
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import first_line, printable
-from outboxkit.headers import HANDLERS, encode_foreign_headers
+from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import NAME_LIMIT, Message, storable
 from outboxkit.retry import DEFAULT_ATTEMPTS, DEFAULT_DELAYS, DEFAULT_RETENTION, Retries, delay_for
+from outboxkit.runtime import window
 
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 SHOWN = 60

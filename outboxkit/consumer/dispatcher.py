@@ -15,11 +15,11 @@ from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.memory import ROOM, SMALL, PayloadMemory
 from outboxkit.consumer.transactions import Cancellations
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
-from outboxkit.failures import first_line
-from outboxkit.limits import Limit
+from outboxkit.errors.failures import first_line
 from outboxkit.message import Message
-from outboxkit.outage import pause
-from outboxkit.pauses.watch import Halt
+from outboxkit.runtime.limits import Limit
+from outboxkit.runtime.outage import pause
+from outboxkit.runtime.pauses.watch import Halt
 
 LINGER_SECONDS = 0.02
 """The time for which the first message of a batch waits for others."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outboxkit import codec, pydantic_models
+from outboxkit.codec import codec, pydantic_models
 from outboxkit.events import is_pydantic
 
 GROWTH = 48

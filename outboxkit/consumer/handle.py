@@ -24,13 +24,13 @@ from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import UNUSABLE, Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.failures import first_line
+from outboxkit.errors.failures import first_line
+from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
 from outboxkit.message import Message
-from outboxkit.outage import Clock, what_is_away
 from outboxkit.retry import delay_for
-from outboxkit.sqlstates import TRANSIENT
+from outboxkit.runtime.outage import Clock, what_is_away
 from outboxkit.telemetry import tracing
 from outboxkit.telemetry.spans import WorkSpan
 

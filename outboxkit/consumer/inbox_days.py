@@ -8,9 +8,9 @@ from datetime import time as midnight
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import partitions
-from outboxkit.database_clock import EVERY, DatabaseClock
-from outboxkit.failures import first_line
+from outboxkit.errors.failures import first_line
+from outboxkit.runtime.database_clock import EVERY, DatabaseClock
+from outboxkit.schema import partitions
 
 PARTITIONS_EVERY = timedelta(hours=1)
 SETTLING = timedelta(seconds=1)

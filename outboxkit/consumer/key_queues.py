@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from outboxkit.brokers import Delivery, Malformed
-from outboxkit.limits import Limit
 from outboxkit.message import Message
+from outboxkit.runtime.limits import Limit
 
 LONGEST_TURN_SECONDS = 86_400.0
 

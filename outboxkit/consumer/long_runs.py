@@ -7,11 +7,11 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import partitions
 from outboxkit.consumer.measurements import HandlerRun, HandlerRuns
-from outboxkit.failures import first_line, printable
+from outboxkit.errors.failures import first_line, printable
 from outboxkit.message import storable
-from outboxkit.outage import Sleep
+from outboxkit.runtime.outage import Sleep
+from outboxkit.schema import partitions
 from outboxkit.statements import activity as statements
 from outboxkit.statements.dialects import has_one_writer
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from outboxkit import window
 from outboxkit.brokers import Malformed, Subscriber
 from outboxkit.consumer.reports import Failed
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
 from outboxkit.message import Message
-from outboxkit.outage import Clock, Outage
+from outboxkit.runtime import window
+from outboxkit.runtime.outage import Clock, Outage
 from outboxkit.telemetry import catalogue, metrics
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import ids
 from outboxkit.errors import ConfigurationError
-from outboxkit.sources import Shards
+from outboxkit.runtime.sources import Shards
 from outboxkit.statements import shards as statements
 
 SEEN_SECONDS = 2.0

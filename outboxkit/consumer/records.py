@@ -22,9 +22,9 @@ from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.transactions import blame_database
+from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Outcome
-from outboxkit.outage import Outage, what_is_away
-from outboxkit.sqlstates import TRANSIENT
+from outboxkit.runtime.outage import Outage, what_is_away
 
 LAST_WORD_SECONDS = 2
 """A stop that is at its end waits so long for the database."""

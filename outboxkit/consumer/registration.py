@@ -14,12 +14,13 @@ import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import known_handlers, partitions
-from outboxkit.failures import first_line, path_of
+from outboxkit.errors.failures import first_line, path_of
+from outboxkit.errors.sqlstates import NO_RIGHT, sqlstate_of
 from outboxkit.inbox import Handler
 from outboxkit.message import NAME_LIMIT, storable
-from outboxkit.outage import Sleep
-from outboxkit.sqlstates import NO_RIGHT, sqlstate_of
+from outboxkit.runtime import known_handlers
+from outboxkit.runtime.outage import Sleep
+from outboxkit.schema import partitions
 from outboxkit.statements import activity as statements
 
 EVERY = timedelta(hours=1)

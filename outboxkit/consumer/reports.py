@@ -15,12 +15,12 @@ import structlog
 
 from outboxkit.brokers import Malformed
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import first_line, path_of, printable, traceback_of
+from outboxkit.errors.failures import first_line, path_of, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
-from outboxkit.pauses import Pause
-from outboxkit.threads.pool import frame_of
+from outboxkit.runtime.pauses import Pause
+from outboxkit.runtime.threads.pool import frame_of
 
 LOGGER = logging.getLogger("outboxkit.consumer")
 """A standard logger for error reporters and for applications that configure `logging`.

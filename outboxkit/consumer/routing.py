@@ -4,18 +4,18 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from outboxkit import window
 from outboxkit.brokers import Delivery, Malformed, reading
-from outboxkit.codec import plain_size
+from outboxkit.codec.codec import plain_size
+from outboxkit.codec.envelopes import Reader
 from outboxkit.consumer import decisions, growth
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
-from outboxkit.envelopes import Reader
 from outboxkit.events import is_pydantic
 from outboxkit.inbox import Handler
 from outboxkit.inbox.failure import Decision
-from outboxkit.limits import Limit
 from outboxkit.message import Message
+from outboxkit.runtime import window
+from outboxkit.runtime.limits import Limit
 
 PYDANTIC_COPIES = 2
 """While it reads a payload, pydantic holds a document of its own beside the event: 86 times the bytes at most."""

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.consumer.consumer import Consumer, ProcessWide
 from outboxkit.consumer.reports import Consumed, OnError
-from outboxkit.health import Health
 from outboxkit.inbox import Outcome
+from outboxkit.runtime.health import Health
 
 T = TypeVar("T")
 

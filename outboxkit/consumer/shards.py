@@ -22,11 +22,11 @@ from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.reports import Consumed, OnError, Watchdog
 from outboxkit.consumer.several import Consumers
 from outboxkit.errors import ConfigurationError
-from outboxkit.health import Health
+from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.outage import Outage
-from outboxkit.sources import Shards
-from outboxkit.sqlstates import TRANSIENT
+from outboxkit.runtime.health import Health
+from outboxkit.runtime.outage import Outage
+from outboxkit.runtime.sources import Shards
 from outboxkit.telemetry.tables import TableGauges
 
 

@@ -10,12 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from outboxkit import schema, statements, tables
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, SchemaError
+from outboxkit.errors.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
 from outboxkit.inbox import BatchEntryFailed
-from outboxkit.outage import Outage, jittered, pause, what_is_away
-from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
-from outboxkit.threads import Threads
-from outboxkit.transaction import HandlerSession
+from outboxkit.runtime.outage import Outage, jittered, pause, what_is_away
+from outboxkit.runtime.threads import Threads
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import codec
+from outboxkit.codec import codec
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin_effect, give_up, new_run, record
 from outboxkit.errors import ConfigurationError, EncodeError, InProgressElsewhere, Retry
-from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.telemetry import catalogue, metrics
 
 TIDY_SECONDS = 5

@@ -11,9 +11,10 @@ import msgspec
 from sqlalchemy import Connection, CursorResult, Update
 from sqlalchemy.orm import Session
 
-from outboxkit import ids, statements, tables, window
+from outboxkit import ids, statements, tables
 from outboxkit.errors import ConfigurationError, InProgressElsewhere, LeaseLost, Retry
 from outboxkit.message import Handling, current_handling
+from outboxkit.runtime import window
 from outboxkit.statements.dialects import has_one_writer
 
 OnUnknown = Literal["skip", "repeat"]

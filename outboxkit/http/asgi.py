@@ -11,6 +11,7 @@ from typing import Any, TypeVar, Unpack
 from sqlalchemy.orm import Session
 
 from outboxkit import ids
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.errors import ConfigurationError, LeaseLost
 from outboxkit.http import answer, ledger
 from outboxkit.http.answer import Fresh, Outcome, Response
@@ -29,7 +30,6 @@ from outboxkit.http.request import (
     request_key_of,
 )
 from outboxkit.http.steps import Steps
-from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 
 __all__ = ["IdempotencyMiddleware", "step", "steps"]
 

@@ -15,8 +15,9 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.util import ThreadLocalRegistry
 
 from outboxkit import tables
+from outboxkit.database.transaction import refuse_second_begin
 from outboxkit.errors import ConfigurationError
-from outboxkit.extras import needs_extra
+from outboxkit.errors.extras import needs_extra
 from outboxkit.http import answer, ledger, preconditions, problems
 from outboxkit.http.answer import Fresh, InProgress, Outcome, Replay, Response
 from outboxkit.http.problems import Problem
@@ -37,7 +38,6 @@ from outboxkit.http.request import (
     replayed,
     request_key_of,
 )
-from outboxkit.transaction import refuse_second_begin
 
 with needs_extra(__name__):
     from anyio import CapacityLimiter

@@ -9,8 +9,9 @@ from typing import ParamSpec, Unpack
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 
+from outboxkit.database.transaction import refuse_second_begin, session_of
 from outboxkit.errors import ConfigurationError
-from outboxkit.extras import needs_extra
+from outboxkit.errors.extras import needs_extra
 from outboxkit.http import answer, ledger, preconditions, problems
 from outboxkit.http.answer import Fresh, InProgress, Replay
 from outboxkit.http.problems import Problem
@@ -26,7 +27,6 @@ from outboxkit.http.request import (
     refused,
     request_key_of,
 )
-from outboxkit.transaction import refuse_second_begin, session_of
 
 with needs_extra(__name__):
     from flask import Blueprint, Flask, Response, current_app, request

@@ -15,10 +15,11 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
-from outboxkit import ids, tables, transaction
+from outboxkit import ids, tables
+from outboxkit.database import transaction
 from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
+from outboxkit.errors.sqlstates import LOCKED, sqlstate_of
 from outboxkit.http.answer import Fresh, InProgress, Mismatch, Outcome, Replay, Response, columns_of, response_of
-from outboxkit.sqlstates import LOCKED, sqlstate_of
 from outboxkit.statements import idempotency as statements
 from outboxkit.statements.dialects import is_server
 from outboxkit.telemetry import catalogue, metrics

@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
-from outboxkit import codec, ids, tables, transaction
+from outboxkit import ids, tables
+from outboxkit.codec import codec
+from outboxkit.database import transaction
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
 from outboxkit.http.answer import Fresh
 from outboxkit.http.ledger import LENGTH, check_text, write_fenced
-from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.statements import idempotency as statements
 
 LIMIT = 1024 * 1024

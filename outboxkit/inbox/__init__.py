@@ -5,7 +5,7 @@ from outboxkit.inbox.middleware import AsyncCall, Call, Context, Middleware
 from outboxkit.inbox.run_batch import BatchEntryFailed, Entry, run_batch
 from outboxkit.inbox.run_once import Outcome, run_once
 from outboxkit.inbox.wiring import Wiring, wiring_in
-from outboxkit.window import is_stale
+from outboxkit.runtime.window import is_stale
 
 __all__ = [
     "AsyncCall",

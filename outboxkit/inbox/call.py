@@ -11,13 +11,14 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import silence, tables, transaction
+from outboxkit import tables
+from outboxkit.database import silence, transaction
+from outboxkit.database.sqlalchemy_asyncio import await_
 from outboxkit.errors import TransactionRequired
+from outboxkit.errors.sqlstates import ABORTED, NO_END, sqlstate_of
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.invoke import invoke
 from outboxkit.message import Message, Origin, handling
-from outboxkit.sqlalchemy_asyncio import await_
-from outboxkit.sqlstates import ABORTED, NO_END, sqlstate_of
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 _ENDED, _ABORTED = 0, 3

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outboxkit.errors import DecodeError, NewerVersion, Reject, Retry
-from outboxkit.failures import first_line, first_line_of, forget_values, traceback_of
+from outboxkit.errors.failures import first_line, first_line_of, forget_values, traceback_of
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome
 

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outboxkit import statements
+from outboxkit.database.session_settings import GuardedEnd
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import TransactionRequired
-from outboxkit.session_settings import GuardedEnd
-from outboxkit.transaction import HandlerSession
 
 _HELD = "outboxkit.held"
 

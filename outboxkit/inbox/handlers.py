@@ -9,14 +9,14 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar, Unpack
 
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.failures import path_of, printable
 from outboxkit.events import declaration_of, name_of
-from outboxkit.failures import path_of, printable
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 from outboxkit.inbox.providers import MESSAGE, Provider
 from outboxkit.inbox.signature import Parameter, read_signature
-from outboxkit.limits import Limits, Rate, check_limits
 from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
+from outboxkit.runtime.limits import Limits, Rate, check_limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 

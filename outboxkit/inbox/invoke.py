@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_session, await_
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.middleware import Context, run_around, run_async_around
 from outboxkit.inbox.providers import provided, provided_async
 from outboxkit.message import Message
-from outboxkit.sqlalchemy_asyncio import AsyncSession, async_session, await_
 
 
 def invoke(handler: Handler, session: Session, event: object, message: Message, attempt: int) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from outboxkit.envelopes import READERS, Reader
+from outboxkit.codec.envelopes import READERS, Reader
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import first_line
+from outboxkit.errors.failures import first_line
 
 _OURS = str(Path(__file__).parents[1])
 

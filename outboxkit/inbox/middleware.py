@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar, cast
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, await_
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import path_of
+from outboxkit.errors.failures import path_of
 from outboxkit.message import Message
-from outboxkit.sqlalchemy_asyncio import AsyncSession, await_
 
 S = TypeVar("S", bound=Session | AsyncSession)
 T = TypeVar("T")

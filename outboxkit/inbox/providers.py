@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import path_of
+from outboxkit.errors.failures import path_of
 from outboxkit.inbox.middleware import Context
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import statements, upcasts, window
+from outboxkit import statements
+from outboxkit.codec import upcasts
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox.call import call, ended, opened
 from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
@@ -17,6 +18,7 @@ from outboxkit.inbox.guard import held
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome
 from outboxkit.message import Message
+from outboxkit.runtime import window
 from outboxkit.telemetry import tracing
 
 Key = tuple[str, str]

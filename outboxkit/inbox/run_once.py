@@ -9,14 +9,16 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import statements, upcasts, window
-from outboxkit.codec import LARGE, plain_size
+from outboxkit import statements
+from outboxkit.codec import upcasts
+from outboxkit.codec.codec import LARGE, plain_size
+from outboxkit.database.sqlalchemy_asyncio import async_session, await_
 from outboxkit.inbox.call import call, ended, opened
 from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
 from outboxkit.inbox.guard import held
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
-from outboxkit.sqlalchemy_asyncio import async_session, await_
+from outboxkit.runtime import window
 from outboxkit.telemetry import tracing
 
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, get_args, get_origin
 
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import codec, upcasts
+from outboxkit.codec import codec, upcasts
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.failures import printable, text_of
 from outboxkit.events import is_event
-from outboxkit.failures import printable, text_of
 from outboxkit.message import Message
-from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 
 _SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -12,7 +12,7 @@ from types import ModuleType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from outboxkit.errors import ConfigurationError, LifespanError
-from outboxkit.failures import first_line, path_of
+from outboxkit.errors.failures import first_line, path_of
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.inbox.middleware import Middleware, check_colour, layers_of
 from outboxkit.inbox.providers import Provider

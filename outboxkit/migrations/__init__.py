@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 
 from outboxkit import schema, tables
 from outboxkit.errors import ConfigurationError
-from outboxkit.extras import needs_extra
+from outboxkit.errors.extras import needs_extra
 from outboxkit.migrations import v0001
 from outboxkit.schema import check, check_engine, installed
 

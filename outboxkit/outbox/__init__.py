@@ -6,9 +6,11 @@ from typing import Any, TypedDict, Unpack
 
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import codec, ids, statements
+from outboxkit import ids, statements
+from outboxkit.codec import codec
+from outboxkit.codec.envelope import Sending, to_row
 from outboxkit.compression import INFLATED_LIMIT, WORTHWHILE, deflate
-from outboxkit.envelope import Sending, to_row
+from outboxkit.database.transaction import AnySession, session_of
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.events import Declaration, declaration_of_instance, is_event
 from outboxkit.message import (
@@ -23,7 +25,6 @@ from outboxkit.message import (
 )
 from outboxkit.outbox.pending import Draft, wait_for_flush, writing_connection
 from outboxkit.telemetry import tracing
-from outboxkit.transaction import AnySession, session_of
 
 __all__ = ["AnySession", "Options", "add", "add_all", "cancel"]
 

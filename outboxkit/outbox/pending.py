@@ -13,7 +13,8 @@ from sqlalchemy import Connection, event, literal_column, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, object_session, registry
 
-from outboxkit import schema, statements, transaction
+from outboxkit import schema, statements
+from outboxkit.database import transaction
 from outboxkit.message import Message
 from outboxkit.statements.dialects import has_one_writer, is_server
 from outboxkit.statements.write import NAMES

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
-from outboxkit.driver_rows import fetch
+from outboxkit.database.driver_rows import fetch
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.order import BatchPlan, ClaimedRow, ContendedKeys, Predecessors, plan_batch, read_claimed
 from outboxkit.relay.shares import Shares

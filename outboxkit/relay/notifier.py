@@ -24,10 +24,10 @@ from sqlalchemy import Executable, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit.driver_rows import fetch, of_psycopg, read_bounded
+from outboxkit.database.driver_rows import fetch, of_psycopg, read_bounded
+from outboxkit.database.session_names import RELAY_LISTENER
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import Clock, jittered, pause, utc_now
-from outboxkit.session_names import RELAY_LISTENER
+from outboxkit.runtime.outage import Clock, jittered, pause, utc_now
 from outboxkit.statements import notifier as statements
 
 NAME = RELAY_LISTENER

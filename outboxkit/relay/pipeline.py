@@ -13,13 +13,13 @@ from sqlalchemy.exc import DBAPIError
 
 from outboxkit.brokers import Publisher
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.outage import Clock
 from outboxkit.relay.claim import ClaimedBatch, Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement, add_plan, settle
 from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.order import drop_behind
 from outboxkit.relay.publishing import Publishing
 from outboxkit.relay.settle import SettlementWriter
+from outboxkit.runtime.outage import Clock
 
 
 class Turn(Enum):

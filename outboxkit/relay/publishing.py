@@ -12,10 +12,10 @@ import structlog
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.failures import first_line, first_line_of
+from outboxkit.errors.failures import first_line, first_line_of
 from outboxkit.message import DEFAULT_DESTINATION, Message
-from outboxkit.outage import is_unexpected
 from outboxkit.relay.order import ClaimedRow
+from outboxkit.runtime.outage import is_unexpected
 from outboxkit.telemetry import tracing
 
 LONGEST_AFTER = timedelta(days=365)

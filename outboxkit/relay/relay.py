@@ -11,16 +11,12 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import partitions, schema, statements, urls
+from outboxkit import schema, statements
 from outboxkit.brokers import Publisher
-from outboxkit.database_clock import DatabaseClock
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import first_line
-from outboxkit.health import Health
+from outboxkit.errors.failures import first_line
+from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause
-from outboxkit.pauses import RELAY
-from outboxkit.pauses.watch import Halt, PauseWatch
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
 from outboxkit.relay.measurements import RelayMeasurements
@@ -29,7 +25,13 @@ from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
-from outboxkit.sqlstates import TRANSIENT
+from outboxkit.runtime import urls
+from outboxkit.runtime.database_clock import DatabaseClock
+from outboxkit.runtime.health import Health
+from outboxkit.runtime.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause
+from outboxkit.runtime.pauses import RELAY
+from outboxkit.runtime.pauses.watch import Halt, PauseWatch
+from outboxkit.schema import partitions
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.tables import TableGauges

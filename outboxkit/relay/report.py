@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-from outboxkit.pauses import Pause
 from outboxkit.relay.decisions import Reason, Settlement
+from outboxkit.runtime.pauses import Pause
 
 SECONDS = 5.0
 """After a line was written, further ones of its kind are only counted for so long."""

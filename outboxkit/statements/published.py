@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete
 
-from outboxkit.envelope import COLUMNS
+from outboxkit.codec.envelope import COLUMNS
 from outboxkit.statements.dialects import among, among_found, row_id, transaction_time, unplaced_rows
 from outboxkit.statements.partitions import PUBLISHED
 from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbox, outbox, published
@@ -106,7 +106,7 @@ def _first(dialect: str, order: Column[Any], *old: ColumnElement[bool], limit: i
 
 
 KEPT = (published.c.published_at, published.c.position, *(published.c[name] for name in COLUMNS))
-"""The columns of a kept row that `outboxkit.replay` reads. A replay is for one queue, so it needs no reply."""
+"""The columns of a kept row that `outboxkit.operators.replay` reads. A replay is for one queue, so it needs no reply."""
 
 
 def moment(dialect: str) -> Select[Any]:

@@ -5,7 +5,7 @@ from threading import Lock
 from typing import Any
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.extras import needs_extra
+from outboxkit.errors.extras import needs_extra
 from outboxkit.telemetry import metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

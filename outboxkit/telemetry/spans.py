@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from outboxkit.failures import first_line, traceback_of
+from outboxkit.errors.failures import first_line, traceback_of
 
 try:
     from opentelemetry import context as contexts

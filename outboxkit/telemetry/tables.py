@@ -15,16 +15,16 @@ from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import engines
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.sqlstates import sqlstate_of
+from outboxkit.errors.wording import COUNTED
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.sqlstates import sqlstate_of
+from outboxkit.runtime import engines
 from outboxkit.statements import activity, operations, partitions, status
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.catalogue import Metric
 from outboxkit.telemetry.metrics import NONE, Reading
-from outboxkit.wording import COUNTED
 
 Readings = dict[Metric, list[Reading]]
 

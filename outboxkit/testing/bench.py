@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outboxkit import Message, ids, schema, urls
+from outboxkit import Message, ids, schema
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.inbox import Handler
+from outboxkit.runtime import urls
 from outboxkit.testing.database import Contents, TrialDatabase
 from outboxkit.testing.differences import Changes, State, changes
 from outboxkit.testing.messages import message_of

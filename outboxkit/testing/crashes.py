@@ -20,12 +20,12 @@ from typing import Any, Literal, get_args
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from outboxkit import process
 from outboxkit.brokers import Delivery, Malformed, Subscriber
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.envelopes import Envelope
 from outboxkit.consumer import Consumer
-from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
+from outboxkit.runtime import process
 from outboxkit.statements.dialects import is_server
 from outboxkit.tables import inbox as inbox_table
 

@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import AsyncAdaptedQueuePool
 
-from outboxkit import process
 from outboxkit.errors import ConfigurationError
+from outboxkit.runtime import process
 from outboxkit.statements.dialects import is_server
 
 CONNECTIONS = 8

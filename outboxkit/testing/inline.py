@@ -10,16 +10,16 @@ from sqlalchemy import delete, update
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import inbox, statements
+from outboxkit.database.sqlalchemy_asyncio import async_session
+from outboxkit.database.transaction import session_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler, Outcome, handler_of, handlers_in
 from outboxkit.inbox.failure import decide
 from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
-from outboxkit.sqlalchemy_asyncio import async_session
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import outbox
 from outboxkit.testing.messages import AddedMessage, message_for, outbox_messages
-from outboxkit.transaction import session_of
 
 MAX_ATTEMPTS = 5
 CHAIN = 100

@@ -13,15 +13,16 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import codec, ids
-from outboxkit.envelope import COLUMNS, from_row
+from outboxkit import ids
+from outboxkit.codec import codec
+from outboxkit.codec.envelope import COLUMNS, from_row
+from outboxkit.database.transaction import session_of
 from outboxkit.errors import ConfigurationError, OutboxkitError
 from outboxkit.events import declaration_of_instance, is_event, name_of
 from outboxkit.inbox import Handler
 from outboxkit.message import Message
 from outboxkit.outbox.pending import pending_drafts
 from outboxkit.tables import outbox
-from outboxkit.transaction import session_of
 
 _ORDER = ("due_at", "destination", "position", "attempts")
 

@@ -10,8 +10,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from outboxkit import sqlstates
-from outboxkit.errors import TransactionRequired
+from outboxkit.errors import TransactionRequired, sqlstates
 from outboxkit.inbox import Handler, Outcome, handler_of
 from outboxkit.testing.bench import Bench, open_bench
 from outboxkit.testing.differences import Changes, difference, varying

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
-from outboxkit import codec
+from outboxkit.codec import codec
 from outboxkit.errors import DecodeError
 from outboxkit.message import Message, changed
 from outboxkit.testing.bench import Bench

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
+from outboxkit.database.sqlalchemy_asyncio import await_
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
-from outboxkit.sqlalchemy_asyncio import await_
 from outboxkit.statements.dialects import is_server
 from outboxkit.testing.database import Contents
 

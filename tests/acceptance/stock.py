@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import ids, tables
 from outboxkit.brokers.rabbitmq.topology import delay_name
-from outboxkit.settings import parse_duration
+from outboxkit.runtime.settings import parse_duration
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import Booking, Tables
 from tests.acceptance.worker_process import WorkerProcess

@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
-from outboxkit.urls import ListenAddress
+from outboxkit.runtime.urls import ListenAddress
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.worker_process import WorkerProcess
 from tests.admin_client import Answered, connect, get

@@ -3,7 +3,7 @@ the ack."""
 
 from decimal import Decimal
 
-from outboxkit import codec
+from outboxkit.codec import codec
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import OrderConfirmed, send

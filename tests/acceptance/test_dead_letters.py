@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from sqlalchemy import func, select, text
 
-from outboxkit import headers as own
 from outboxkit import ids, tables
+from outboxkit.codec import headers as own
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed, OrderRefused, send
 from tests.acceptance.worker_process import WorkerProcess

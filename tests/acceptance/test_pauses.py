@@ -3,7 +3,8 @@
 import pytest
 from sqlalchemy import select
 
-from outboxkit import codec, tables
+from outboxkit import tables
+from outboxkit.codec import codec
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
 from tests.polling import eventually

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit import codec
+from outboxkit.codec import codec
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send

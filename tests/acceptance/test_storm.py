@@ -4,7 +4,7 @@ import signal
 from contextlib import ExitStack
 from decimal import Decimal
 
-from outboxkit import codec
+from outboxkit.codec import codec
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.killing import killed_at_random
 from tests.acceptance.shop import OrderConfirmed, take_orders

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from outboxkit import codec
+from outboxkit.codec import codec
 from tests.acceptance.deployment import PROGRAMS, Deployment
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send, take_orders
 from tests.polling import eventually

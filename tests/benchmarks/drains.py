@@ -11,11 +11,11 @@ import aio_pika
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outboxkit import process
 from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.runtime import process
 from outboxkit.telemetry import scrape
 from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from statistics import median
 
-from outboxkit import engines, process
+from outboxkit.runtime import engines, process
 from outboxkit.telemetry import tables
 from outboxkit.telemetry.tables import TableReader
 from tests.benchmarks import backlog

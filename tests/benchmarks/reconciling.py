@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psycopg
 
-from outboxkit import process
-from outboxkit.outage import utc_now
-from outboxkit.reconciliation import Reconciliation, Terms
+from outboxkit.operators.reconciliation import Reconciliation, Terms
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
 from tests.benchmarks.backlog import plain
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.rounds import Figures, Line, Measure

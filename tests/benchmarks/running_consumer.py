@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from outboxkit import process
+from outboxkit.runtime import process
 from tests.benchmarks.drains import DRAINS, Drain, Orders
 from tests.benchmarks.readings import Reading, Watch
 from tests.benchmarks.running_relay import cpu, resident, say

@@ -19,10 +19,10 @@ from typing import Any
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import process
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.message import Message
 from outboxkit.relay import Relay
+from outboxkit.runtime import process
 from outboxkit.telemetry import scrape
 from tests.statements_sent import StatementsSent
 

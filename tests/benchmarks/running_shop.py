@@ -19,8 +19,9 @@ from sqlalchemy import Identity, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from outboxkit import event, outbox, process
+from outboxkit import event, outbox
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
+from outboxkit.runtime import process
 from tests.statements_sent import StatementsSent
 
 

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import ids, inbox_handler
 from outboxkit.brokers.rabbitmq.topology import dead_queue
-from outboxkit.sources import Shards
+from outboxkit.runtime.sources import Shards
 from tests.benchmarks import backlog
 from tests.benchmarks.consumers import PATIENCE_SECONDS, make_tables
 from tests.benchmarks.place import Case, Place

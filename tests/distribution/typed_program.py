@@ -18,25 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import outboxkit
-from outboxkit import (
-    Message,
-    Outcome,
-    Reject,
-    Retries,
-    Retry,
-    compose,
-    effects,
-    event,
-    ids,
-    inbox,
-    inbox_handler,
-    outbox,
-)
+from outboxkit import Message, Outcome, Reject, Retries, Retry, effects, event, ids, inbox, inbox_handler, outbox
 from outboxkit.effects import Effect
 from outboxkit.http.asgi import IdempotencyMiddleware
 from outboxkit.http.fastapi import Idempotent
 from outboxkit.inbox import Handler
-from outboxkit.settings import Settings, load
+from outboxkit.runtime import compose
+from outboxkit.runtime.settings import Settings, load
 
 
 class Table(DeclarativeBase):

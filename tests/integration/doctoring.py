@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 from sqlalchemy import make_url
 
-from outboxkit import process
-from outboxkit.doctor import examine
-from outboxkit.doctor.diagnosis import Diagnosis
-from outboxkit.doctor.installation import Check, Find, Installation, Thresholds
-from outboxkit.outage import Clock, utc_now
-from outboxkit.settings import load
+from outboxkit.operators.doctor import examine
+from outboxkit.operators.doctor.diagnosis import Diagnosis
+from outboxkit.operators.doctor.installation import Check, Find, Installation, Thresholds
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import Clock, utc_now
+from outboxkit.runtime.settings import load
 from tests.pages import libpq
 
 NOW = Thresholds(

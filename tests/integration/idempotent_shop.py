@@ -14,9 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import event as outbox_event
-from outboxkit import outbox, process
+from outboxkit import outbox
 from outboxkit.http import asgi
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
+from outboxkit.runtime import process
 from tests.polling import eventually_async
 
 

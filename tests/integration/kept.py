@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Engine, insert, text
 
 from outboxkit import statements, tables
-from outboxkit.partitions import PUBLISHED
+from outboxkit.schema.partitions import PUBLISHED
 from outboxkit.statements.partitions import PartitionedTable
 
 DAY = timedelta(days=1)

@@ -16,8 +16,9 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import Message, effects, inbox, inbox_handler, process
+from outboxkit import Message, effects, inbox, inbox_handler
 from outboxkit import event as named
+from outboxkit.runtime import process
 
 MAIL = "Subject: your receipt\r\n\r\nthank you\r\n"
 LEASE = timedelta(minutes=10)

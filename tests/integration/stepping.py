@@ -13,10 +13,10 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from outboxkit import process
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, Response
 from outboxkit.http.steps import Steps
+from outboxkit.runtime import process
 from tests.requests import IN_STEPS
 
 NAMES = ("reserve", "charge", "ship")

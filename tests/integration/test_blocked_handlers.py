@@ -10,12 +10,14 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import blockers, hanging, inbox_handler, process
+from outboxkit import inbox_handler
 from outboxkit.cli import status
 from outboxkit.consumer import Concurrency, long_runs
-from outboxkit.doctor import activity
-from outboxkit.lives import Clue, Life, follow, lives
-from outboxkit.outage import utc_now
+from outboxkit.operators import blockers, hanging
+from outboxkit.operators.doctor import activity
+from outboxkit.operators.trace import Clue, Life, follow, lives
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
 from tests.integration.doctoring import look
 from tests.integration.running_consumer import Ordered, publish, starter
 from tests.pages import libpq

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.deadletters import DeadLetters, ReplayRules, Selection
-from outboxkit.deadletters.resolving import resolve_page
+from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Selection
+from outboxkit.operators.deadletters.resolving import resolve_page
 from tests.integration.dead_rows import dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.integration.test_deadletters import ALL, discard, replay
 

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import deadletters, statements, tables
-from outboxkit.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
-from outboxkit.deadletters.resolving import resolve_page
+from outboxkit import statements, tables
+from outboxkit.operators import deadletters
+from outboxkit.operators.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
+from outboxkit.operators.deadletters.resolving import resolve_page
 from outboxkit.statements.resolve import Resolution
 from tests.integration.dead_rows import dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.polling import eventually_async

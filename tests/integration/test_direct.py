@@ -12,12 +12,13 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Reject, compose, inbox_handler, outbox, process, settings, tables
+from outboxkit import Message, Reject, inbox_handler, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.direct import DirectPublisher
-from outboxkit.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.inbox import handler_of
+from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.relay import Drained, Relay, RelayPolicy
+from outboxkit.runtime import compose, process, settings
 from tests.integration.recording import QUICK, running
 from tests.integration.running_consumer import Billed, Ordered
 from tests.polling import eventually_async

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, OutboxkitError, Outcome, event, inbox, inbox_handler, tables
 from outboxkit.brokers import reserved
-from outboxkit.deadletters import DeadLetters, Resolved, Selection
-from outboxkit.replay import Replayed, Replayer
-from outboxkit.replay import ReplaySelection as Kept
+from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
+from outboxkit.operators.replay import Replayed, Replayer
+from outboxkit.operators.replay import ReplaySelection as Kept
 from outboxkit.statements import published
 from tests.polling import eventually_async
 from tests.requests import waiting

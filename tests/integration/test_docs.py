@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import make_url
 
 from outboxkit.brokers.rabbitmq.topology import own_declarations, shared_declarations
-from outboxkit.settings import Settings, load
+from outboxkit.runtime.settings import Settings, load
 from tests.pages import PAGES, ROOT, Page, UnclearPage, libpq, parse, read
 from tests.processes import programs
 from tests.reader import Differs, Reader

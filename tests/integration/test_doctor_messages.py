@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import create_engine
 
-from outboxkit import process
-from outboxkit.doctor import forgetting, handlers, waiting
-from outboxkit.doctor.installation import Thresholds
-from outboxkit.pauses import CONSUMER, RELAY, pause_process
-from outboxkit.retention import Periods, Retention
-from outboxkit.wording import COUNTED
+from outboxkit.errors.wording import COUNTED
+from outboxkit.operators.doctor import forgetting, handlers, waiting
+from outboxkit.operators.doctor.installation import Thresholds
+from outboxkit.runtime import process
+from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process
+from outboxkit.runtime.retention import Periods, Retention
 from tests.integration.doctoring import codes, connected, examined, look, one
 from tests.processes import COMMAND, run_to_end
 

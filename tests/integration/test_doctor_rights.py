@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from outboxkit.doctor import rights
-from outboxkit.doctor.diagnosis import Diagnosis
+from outboxkit.operators.doctor import rights
+from outboxkit.operators.doctor.diagnosis import Diagnosis
 from tests.integration.doctoring import codes, connected, examined, look, one, role
 from tests.pages import blocks
 

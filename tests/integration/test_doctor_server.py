@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import make_url
 
-from outboxkit.doctor import durability, reach, sessions
-from outboxkit.doctor.diagnosis import Severity
-from outboxkit.doctor.installation import Thresholds
-from outboxkit.outage import utc_now
+from outboxkit.operators.doctor import durability, reach, sessions
+from outboxkit.operators.doctor.diagnosis import Severity
+from outboxkit.operators.doctor.installation import Thresholds
+from outboxkit.runtime.outage import utc_now
 from tests.integration.doctoring import NOW, codes, connected, examined, look, one, role
 from tests.polling import eventually
 from tests.servers import Server
@@ -201,7 +201,7 @@ def test_a_session_of_a_server_keeps_its_state(postgresql_url: str) -> None:
 
 
 def test_autovacuum_is_off_for_the_server(own_postgresql: Server) -> None:
-    from outboxkit.doctor import storage
+    from outboxkit.operators.doctor import storage
 
     url = own_postgresql.url
     with connected(url) as connection:

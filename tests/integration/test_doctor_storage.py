@@ -5,8 +5,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from outboxkit.doctor import activity, storage
-from outboxkit.doctor.installation import Thresholds
+from outboxkit.operators.doctor import activity, storage
+from outboxkit.operators.doctor.installation import Thresholds
 from tests.integration.doctoring import NOW, codes, connected, examined, look, one, role
 from tests.pages import libpq
 from tests.polling import eventually

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Engine, Select, bindparam, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.driver_rows import pages
+from outboxkit.database.driver_rows import pages
 from outboxkit.tables import handler
 
 SEEN = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 import outboxkit
 from outboxkit import Message, Outcome, TransactionRequired, ids, inbox, inbox_handler, migrations, outbox, tables
-from outboxkit.failures import first_line, traceback_of
-from outboxkit.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
+from outboxkit.errors.failures import first_line, traceback_of
+from outboxkit.errors.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from tests.integration.drivers import KINDS, ONE_OF_EACH, Driver, done, names, using
 
 LATER = datetime.now(UTC).replace(microsecond=123456) + timedelta(days=1)

@@ -11,9 +11,10 @@ from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import Message, effects, inbox, inbox_handler, process, tables
+from outboxkit import Message, effects, inbox, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.consumer import Consumer, ConsumerPolicy
+from outboxkit.runtime import process
 from tests.databases import migrate
 from tests.integration.mail_sink import MailSink, mail_sink
 from tests.integration.running_consumer import Ordered, Start, dead_letters, publish, starter

@@ -9,8 +9,9 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import Message, effects, ids, inbox, inbox_handler, process, window
-from outboxkit.retention import Periods, Retention
+from outboxkit import Message, effects, ids, inbox, inbox_handler
+from outboxkit.runtime import process, window
+from outboxkit.runtime.retention import Periods, Retention
 from tests.databases import migrate
 from tests.integration.running_consumer import Ordered
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from outboxkit import outbox, tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.consumer import ConsumerPolicy
-from outboxkit.deadletters import DeadLetters, Resolved, Selection
+from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.relay import Relay
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.integration import new_release, old_release

@@ -16,9 +16,10 @@ import structlog
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from outboxkit import BrokerUnavailable, ConfigurationError, compose, inbox, inbox_handler, settings
+from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Consumer
+from outboxkit.runtime import compose, settings
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.integration.running_consumer import Ordered
 from tests.plain_client import PlainClient

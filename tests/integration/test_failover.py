@@ -14,10 +14,10 @@ from sqlalchemy import Engine, create_engine, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, tables
-from outboxkit.doctor import durability
-from outboxkit.outage import utc_now
-from outboxkit.process import engine as make_engine
-from outboxkit.reconciliation import Reconciliation, Terms
+from outboxkit.operators.doctor import durability
+from outboxkit.operators.reconciliation import Reconciliation, Terms
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.process import engine as make_engine
 from tests.integration.doctoring import codes, role
 from tests.pages import libpq
 from tests.polling import eventually

@@ -12,8 +12,9 @@ from faststream.rabbit import ExchangeType, QueueType, RabbitBroker, RabbitExcha
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, process, tables
+from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, tables
 from outboxkit.relay import Relay
+from outboxkit.runtime import process
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 

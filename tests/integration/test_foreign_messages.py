@@ -12,18 +12,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import Message, Retry, event, inbox, inbox_handler, outbox
 from outboxkit.brokers.rabbitmq import RabbitPublisher
+from outboxkit.codec.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
+from outboxkit.codec.envelopes.cloudevents import ContentMode
 from outboxkit.compression import deflate
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
-from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection
-from outboxkit.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
-from outboxkit.envelopes.cloudevents import ContentMode
+from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection
 from outboxkit.relay import Relay
 from tests.delays import DELAYS
 from tests.integration.running_consumer import dead_letters, processed, subscriber_of
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
-from tests.unit.envelopes import samples
-from tests.unit.envelopes.test_envelope import CONTENT_TYPES, HOSTILE_DOCUMENTS
+from tests.unit.codec.envelopes import samples
+from tests.unit.codec.envelopes.test_envelope import CONTENT_TYPES, HOSTILE_DOCUMENTS
 
 NAME = "OrderConfirmed"
 AGES = timedelta(days=36_500)

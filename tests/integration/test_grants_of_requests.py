@@ -9,12 +9,13 @@ from sqlalchemy import Engine, create_engine, text, update
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import effects, process, tables
+from outboxkit import effects, tables
 from outboxkit.cli import status
 from outboxkit.http import ledger
-from outboxkit.outage import utc_now
 from outboxkit.relay import Relay
-from outboxkit.retention import Periods, Retention
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.retention import Periods, Retention
 from tests.integration import test_grants
 from tests.integration.recording import add
 from tests.integration.test_relay_destinations import Answering

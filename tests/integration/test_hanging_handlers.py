@@ -9,12 +9,14 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import hanging, inbox_handler, process
+from outboxkit import inbox_handler
 from outboxkit.cli import status
 from outboxkit.consumer import long_runs
-from outboxkit.doctor import activity
-from outboxkit.lives import Clue, follow, lives
-from outboxkit.outage import utc_now
+from outboxkit.operators import hanging
+from outboxkit.operators.doctor import activity
+from outboxkit.operators.trace import Clue, follow, lives
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
 from outboxkit.telemetry import catalogue
 from tests.integration.doctoring import look
 from tests.integration.running_consumer import Billed, Ordered, publish, starter

@@ -13,11 +13,12 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import outbox, process, tables
+from outboxkit import outbox, tables
 from outboxkit.errors import LeaseLost, TransactionRequired
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay
 from outboxkit.message import Message
+from outboxkit.runtime import process
 from tests.requests import (
     ASKED,
     CREATED,

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import process
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome
+from outboxkit.runtime import process
 from tests.requests import ASKED, CREATED, IN_STEPS, OTHER, done
 from tests.statements_sent import StatementsSent
 from tests.tcp_proxy import TcpProxy

@@ -11,9 +11,10 @@ from sqlalchemy import Connection, Engine, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import ids, process, statements, tables
+from outboxkit import ids, statements, tables
 from outboxkit.consumer.transactions import is_conflict
-from outboxkit.partitions import INBOX, drop_before, make_ahead, make_behind
+from outboxkit.runtime import process
+from outboxkit.schema.partitions import INBOX, drop_before, make_ahead, make_behind
 from tests.integration.kept import DAY, DAYS, NOW, days
 from tests.polling import eventually_async
 

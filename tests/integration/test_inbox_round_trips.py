@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, insert, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import Message, Outcome, event, ids, inbox, inbox_handler, process
+from outboxkit import Message, Outcome, event, ids, inbox, inbox_handler
 from outboxkit.inbox import Entry, handler_of
+from outboxkit.runtime import process
 from tests.statements_sent import StatementsSent
 from tests.tcp_proxy import TcpProxy
 

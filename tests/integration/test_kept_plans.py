@@ -4,8 +4,9 @@ from datetime import timedelta
 
 from sqlalchemy import Engine, text
 
-from outboxkit import process, statements
-from outboxkit.driver_rows import fetch
+from outboxkit import statements
+from outboxkit.database.driver_rows import fetch
+from outboxkit.runtime import process
 
 FILL = """
 INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type)

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, create_engine, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-import outboxkit.process
+import outboxkit.runtime.process
 from outboxkit import ConfigurationError, inbox_handler, outbox, tables
 from outboxkit.testing import assert_effects_once
 from tests.integration.kit_handlers import (
@@ -129,7 +129,7 @@ def test_what_leads_to_no_engine_is_refused(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="engine is 5"):
         assert_effects_once(add, ORDERED, engine=5)
     with pytest.raises(ConfigurationError, match="in memory and asynchronous"):
-        assert_effects_once(add, ORDERED, engine=outboxkit.process.engine("sqlite://", name="test"))
+        assert_effects_once(add, ORDERED, engine=outboxkit.runtime.process.engine("sqlite://", name="test"))
 
 
 @by_day_on("sqlite")

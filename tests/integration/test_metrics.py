@@ -21,7 +21,7 @@ from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.http import answer
 from outboxkit.http.ledger import Mismatch
 from outboxkit.relay import Relay, RelayPolicy
-from outboxkit.retention import Periods, Retention
+from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.telemetry import catalogue, metrics, tables
 from tests.integration.running_consumer import Ordered, starter
 from tests.plain_client import PlainClient

@@ -12,7 +12,8 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, text
 
-from outboxkit import SchemaError, metadata, migrations, urls
+from outboxkit import SchemaError, metadata, migrations
+from outboxkit.runtime import urls
 from tests import second_step
 from tests.polling import eventually
 from tests.processes import COMMAND, run_to_end

@@ -15,10 +15,10 @@ from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import process
-from outboxkit.outage import what_is_away
 from outboxkit.relay import notifier as module
 from outboxkit.relay.notifier import Notifier
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import what_is_away
 from tests.deaf_proxy import DeafProxy
 from tests.pages import libpq
 from tests.polling import eventually, eventually_async

@@ -14,8 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from structlog.testing import capture_logs
 
-from outboxkit import partitions, process, tables
-from outboxkit.partitions import drop_before, make_ahead, prepare_partitions
+from outboxkit import tables
+from outboxkit.runtime import process
+from outboxkit.schema import partitions
+from outboxkit.schema.partitions import drop_before, make_ahead, prepare_partitions
 from tests.integration.kept import DAY, DAYS, NOW, days, keep, places, row
 from tests.pages import libpq
 from tests.processes import COMMAND, run_to_end

@@ -10,15 +10,16 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import Message, engines, inbox_handler, process, tables
+from outboxkit import Message, inbox_handler, tables
 from outboxkit.brokers import Receipt
 from outboxkit.cli.status import read_status
 from outboxkit.consumer import Concurrency
-from outboxkit.doctor import waiting
-from outboxkit.outage import utc_now
-from outboxkit.pauses import CONSUMER, RELAY, pause_process, read_pauses, resume_process
-from outboxkit.pauses.holding import Acknowledgement, Holding, note_sessions, read_holding
+from outboxkit.operators.doctor import waiting
 from outboxkit.relay.notifier import NAME as LISTENER
+from outboxkit.runtime import engines, process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process, read_pauses, resume_process
+from outboxkit.runtime.pauses.holding import Acknowledgement, Holding, note_sessions, read_holding
 from tests.integration.doctoring import look
 from tests.integration.recording import Recorder, behind_proxy, count, fill, relay, rows, running
 from tests.integration.running_consumer import Ordered, publish, starter

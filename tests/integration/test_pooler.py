@@ -12,18 +12,20 @@ import pytest
 from sqlalchemy import Engine, create_engine, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import ConfigurationError, Message, event, inbox, inbox_handler, pooler, process, tables
+from outboxkit import ConfigurationError, Message, event, inbox, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.consumer.transactions import Transactions, UnusableSessions
-from outboxkit.doctor import sessions
-from outboxkit.engines import beside
+from outboxkit.database import pooler
 from outboxkit.inbox import Handler, handler_of
-from outboxkit.outage import Outage
-from outboxkit.pauses import RELAY, pause_process, read_pauses
-from outboxkit.pauses.holding import Acknowledgement, read_holding
+from outboxkit.operators.doctor import sessions
 from outboxkit.relay import Relay
-from outboxkit.retention import Periods, Retention
+from outboxkit.runtime import process
+from outboxkit.runtime.engines import beside
+from outboxkit.runtime.outage import Outage
+from outboxkit.runtime.pauses import RELAY, pause_process, read_pauses
+from outboxkit.runtime.pauses.holding import Acknowledgement, read_holding
+from outboxkit.runtime.retention import Periods, Retention
 from tests.integration.doctoring import codes, look
 from tests.night import by_night
 from tests.polling import eventually_async

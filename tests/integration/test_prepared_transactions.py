@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from outboxkit.doctor import activity, sessions
+from outboxkit.operators.doctor import activity, sessions
 from tests.databases import migrate
 from tests.integration.doctoring import codes, one
 from tests.integration.test_status import read

@@ -11,8 +11,8 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, metadata, statements
-from outboxkit.partitions import INBOX
-from outboxkit.retention import Periods, Retention
+from outboxkit.runtime.retention import Periods, Retention
+from outboxkit.schema.partitions import INBOX
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.kept import DAY, NOW, days
 from tests.polling import eventually

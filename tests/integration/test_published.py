@@ -6,8 +6,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
-from outboxkit.partitions import make_ahead
-from outboxkit.retention import Periods, Retention
+from outboxkit.runtime.retention import Periods, Retention
+from outboxkit.schema.partitions import make_ahead
 from tests.integration.kept import DAY, DAYS, NOW, days, keep, places, row
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, insert, text
 
-from outboxkit import ids, process, reconciliation, statements, tables
-from outboxkit.outage import utc_now
-from outboxkit.partitions import INBOX, PUBLISHED, make_ahead
-from outboxkit.reconciliation import Reconciled, Reconciliation, Terms
-from outboxkit.replay import Replayer, ReplaySelection
+from outboxkit import ids, statements, tables
+from outboxkit.operators import reconciliation
+from outboxkit.operators.reconciliation import Reconciled, Reconciliation, Terms
+from outboxkit.operators.replay import Replayer, ReplaySelection
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.schema.partitions import INBOX, PUBLISHED, make_ahead
 from outboxkit.statements.dialects import by_bytes
 from tests.databases import DatabasePool
 from tests.integration.test_trace_plans import explain, walk

@@ -14,12 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import Message, SchemaError, compose, ids, inbox, inbox_handler, process, schema, urls
+from outboxkit import Message, SchemaError, ids, inbox, inbox_handler, schema
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber, connection
 from outboxkit.consumer import Consumer
 from outboxkit.errors import BrokerRefused
-from outboxkit.outage import Outage, is_refusal
 from outboxkit.relay import Relay
+from outboxkit.runtime import compose, process, urls
+from outboxkit.runtime.outage import Outage, is_refusal
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.integration.broker_users import NOTHING, broker_user
 from tests.integration.doctoring import connected, role

@@ -12,24 +12,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import (
-    BrokerUnavailable,
-    ConfigurationError,
-    event,
-    inbox,
-    inbox_handler,
-    known_handlers,
-    process,
-    tables,
-)
+from outboxkit import BrokerUnavailable, ConfigurationError, event, inbox, inbox_handler, tables
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.cli import status
 from outboxkit.cli.status import show
 from outboxkit.consumer import Consumer
 from outboxkit.consumer.registration import Registration
-from outboxkit.doctor import handlers
-from outboxkit.outage import utc_now
-from outboxkit.retention import Periods, Retention
+from outboxkit.operators.doctor import handlers
+from outboxkit.runtime import known_handlers, process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.statements import shards
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.integration.broker_users import NOTHING, broker_user

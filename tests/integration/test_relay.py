@@ -9,11 +9,12 @@ from sqlalchemy import Engine, select
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import process, tables
+from outboxkit import tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.retry import Backoff
+from outboxkit.runtime import process
 from tests.integration.recording import NOW, add, behind_proxy, published, rows, turn
 from tests.plain_client import QUORUM, PlainClient
 

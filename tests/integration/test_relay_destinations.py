@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import Engine, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import Message, ids, process, statements, tables
+from outboxkit import Message, ids, statements, tables
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Drained, Relay, RelayPolicy
+from outboxkit.runtime import process
 from tests.integration.recording import NOW, Recorder, add, fill, rows, running
 from tests.integration.test_plans import run, walk
 from tests.plain_client import PlainClient

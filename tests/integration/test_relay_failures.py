@@ -12,12 +12,13 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import BrokerUnavailable, Message, process, tables
+from outboxkit import BrokerUnavailable, Message, tables
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.outage import what_is_away
 from outboxkit.relay import Relay
 from outboxkit.relay.pipeline import Turn
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import what_is_away
 from tests.integration.recording import (
     NOW,
     Recorder,

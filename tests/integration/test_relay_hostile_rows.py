@@ -11,11 +11,12 @@ from sqlalchemy import Engine, Table, create_engine, make_url, select, text, upd
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from structlog.testing import capture_logs
 
-from outboxkit import process, tables
+from outboxkit import tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.relay.notifier import Notifier
+from outboxkit.runtime import process
 from tests.integration.recording import QUICK, Recorder, add, running
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async

@@ -12,11 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from structlog.testing import capture_logs
 
-from outboxkit import Message, process, statements
+from outboxkit import Message, statements
 from outboxkit.brokers import Receipt
-from outboxkit.driver_rows import fetch, pages
-from outboxkit.outage import what_is_away
-from outboxkit.sqlstates import TRANSIENT
+from outboxkit.database.driver_rows import fetch, pages
+from outboxkit.errors.sqlstates import TRANSIENT
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import what_is_away
 from tests.integration.recording import Recorder, add, count, relay, rows, running
 from tests.polling import eventually_async
 

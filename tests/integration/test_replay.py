@@ -11,8 +11,8 @@ from sqlalchemy import Engine, delete, insert
 
 from outboxkit import Message, tables
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitSubscriber
-from outboxkit.envelope import encode_headers
-from outboxkit.partitions import make_ahead
+from outboxkit.codec.envelope import encode_headers
+from outboxkit.schema.partitions import make_ahead
 from tests.acceptance.worker_process import WorkerProcess
 from tests.plain_client import PlainClient
 from tests.polling import eventually

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import Engine, create_engine, inspect, make_url, text
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, process
+from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Relay
+from outboxkit.runtime import process
 from tests.plain_client import PlainClient
 from tests.processes import COMMAND, run_to_end
 

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Engine, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import headers as own
 from outboxkit import ids, tables
 from outboxkit.brokers import reserved
-from outboxkit.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
+from outboxkit.codec import headers as own
+from outboxkit.operators.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
 from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.polling import eventually_async
 
@@ -83,8 +83,8 @@ async def test_they_go_in_the_order_in_which_they_died_across_pages(
     async_engine: AsyncEngine,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("outboxkit.deadletters.READ_AHEAD", 7)
-    monkeypatch.setattr("outboxkit.deadletters.PAGE", 3)
+    monkeypatch.setattr("outboxkit.operators.deadletters.READ_AHEAD", 7)
+    monkeypatch.setattr("outboxkit.operators.deadletters.PAGE", 3)
     fill(engine, [buried(f"m-{number}") for number in range(30)])
     assert (await replay(async_engine)).count == 30
     assert [row.message_id for row in outbox_rows(engine).values()] == [f"m-{number}" for number in range(30)]

@@ -7,7 +7,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, TransactionRequired, event, inbox, inbox_handler, process
+from outboxkit import Message, Outcome, TransactionRequired, event, inbox, inbox_handler
+from outboxkit.runtime import process
 
 
 @event("Stated")

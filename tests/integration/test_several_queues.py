@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from outboxkit import ConfigurationError, compose, inbox, inbox_handler, settings
+from outboxkit import ConfigurationError, inbox, inbox_handler
 from outboxkit.cli import status
 from outboxkit.consumer import Consumers
 from outboxkit.inbox import Handler
+from outboxkit.runtime import compose, settings
 from tests.delays import DELAYS_TEXT
 from tests.integration.running_consumer import Ordered, processed
 from tests.plain_client import PlainClient

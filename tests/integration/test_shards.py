@@ -6,13 +6,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from outboxkit import ConfigurationError, compose, inbox, process
+from outboxkit import ConfigurationError, inbox
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove, shards
 from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
 from outboxkit.consumer import ShardedConsumer
 from outboxkit.message import Message
-from outboxkit.settings import Settings, load
-from outboxkit.sources import Shards
+from outboxkit.runtime import compose, process
+from outboxkit.runtime.settings import Settings, load
+from outboxkit.runtime.sources import Shards
 from outboxkit.tables import shard_member, sharding
 from tests.acceptance import shop
 from tests.delays import DELAYS

@@ -11,11 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import engines, inbox_handler, outbox, process, settings, silence
-from outboxkit.connections import Connection, ThreadConnection
-from outboxkit.doctor.examine import examine
-from outboxkit.doctor.installation import Installation, Thresholds
-from outboxkit.outage import what_is_away
+from outboxkit import inbox_handler, outbox
+from outboxkit.database import silence
+from outboxkit.database.connections import Connection, ThreadConnection
+from outboxkit.operators.doctor.examine import examine
+from outboxkit.operators.doctor.installation import Installation, Thresholds
+from outboxkit.runtime import engines, process, settings
+from outboxkit.runtime.outage import what_is_away
 from tests.integration.recording import behind_proxy
 from tests.integration.running_consumer import Billed, Ordered, publish, starter
 from tests.plain_client import PlainClient
@@ -150,7 +152,7 @@ async def matching(lines: list[str], word: str) -> list[str]:
 
 async def test_if_nobody_answers_the_time_is_limited(proxied: tuple[TcpProxy, AsyncEngine], monkeypatch: Any):
     proxy, engine = proxied
-    monkeypatch.setattr("outboxkit.connections.ANSWER_SECONDS", 2)
+    monkeypatch.setattr("outboxkit.database.connections.ANSWER_SECONDS", 2)
     monkeypatch.setattr(Connection, "patience", silence.Patience(asks=0.2, limit=4))
     async with engine.connect() as connection:
         await connection.execute(ONE)
@@ -164,7 +166,7 @@ async def test_a_command_that_connects_for_long_says_so(
     proxied: tuple[TcpProxy, AsyncEngine], said: list[str], monkeypatch: Any
 ):
     proxy, engine = proxied
-    monkeypatch.setattr("outboxkit.connections.SLOW_SECONDS", 0.1)
+    monkeypatch.setattr("outboxkit.database.connections.SLOW_SECONDS", 0.1)
     proxy.swallow()
     connecting = asyncio.create_task(connected(engine))
     (line,) = await eventually_async(lambda: matching(said, "takes long"))
@@ -177,7 +179,7 @@ async def test_a_worker_that_gets_no_session_of_a_pooler_logs_for_what_it_waits(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The pooler has two, and the third is for the thread of a handler."""
-    monkeypatch.setattr("outboxkit.connections.SLOW_SECONDS", 0.1)
+    monkeypatch.setattr("outboxkit.database.connections.SLOW_SECONDS", 0.1)
     pooler = provide_pooler(postgresql_url, mode="session", size=2)
     pooler.start()
     engine = process.engine(pooler.url, name="outboxkit test")

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import process
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.relay import Relay
+from outboxkit.runtime import process
 from tests.benchmarks import backlog
 from tests.statements_sent import StatementsSent
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event, text
 from outboxkit.cli import status
 from outboxkit.cli.status import show
 from outboxkit.cli.status.report import Status
-from outboxkit.outage import utc_now
+from outboxkit.runtime.outage import utc_now
 from tests.integration.dead_rows import dead, fill
 from tests.pages import libpq
 from tests.polling import eventually

@@ -13,7 +13,7 @@ from outboxkit import statements, tables
 from outboxkit.cli import status
 from outboxkit.cli.status.waiting import LIMIT
 from outboxkit.cli.wording import COUNTED, Count, total
-from outboxkit.outage import utc_now
+from outboxkit.runtime.outage import utc_now
 from tests.integration.test_status import DEFAULT, OUTBOX, read
 from tests.night import by_night
 from tests.servers import Server, create_database, drop_database

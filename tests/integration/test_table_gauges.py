@@ -11,11 +11,12 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, engines, outbox
+from outboxkit import Message, outbox
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
-from outboxkit.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.relay import Relay
+from outboxkit.runtime import engines
+from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.tables import PARKED, dead_letter, pause
 from outboxkit.tables import outbox as outbox_table
 from outboxkit.telemetry import catalogue, tables

@@ -13,9 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import Message, Outcome, engines, event, inbox, inbox_handler, outbox, tables
+from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, tables
 from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
-from outboxkit.threads import Threads, fence, pool
+from outboxkit.runtime import engines
+from outboxkit.runtime.threads import Threads, fence, pool
 from tests.polling import eventually_async
 
 MESSAGE = Message(id="m", type="Ordered", payload=b'{"number":7}')

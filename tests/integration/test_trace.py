@@ -9,11 +9,12 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, insert
 
-from outboxkit import process, tables
-from outboxkit.lives import Archive, Clue, follow, lives
-from outboxkit.lives.reasons import Explanation
-from outboxkit.outage import utc_now
-from outboxkit.pauses import RELAY, pause_process
+from outboxkit import tables
+from outboxkit.operators.trace import Archive, Clue, follow, lives
+from outboxkit.operators.trace.reasons import Explanation
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.pauses import RELAY, pause_process
 from outboxkit.statements.dialects import is_server
 from tests.databases import SqliteCopies
 from tests.pages import libpq

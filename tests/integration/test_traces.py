@@ -19,9 +19,9 @@ from outboxkit import Message, inbox_handler, outbox
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher
 from outboxkit.consumer import ConsumerPolicy
-from outboxkit.deadletters import DeadLetters, Resolved, Selection
+from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
+from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
 from outboxkit.relay import Relay
-from outboxkit.replay import Replayed, Replayer, ReplaySelection
 from outboxkit.telemetry import tracing
 from tests.http_destination import Destination
 from tests.integration.running_consumer import Billed, Ordered, Start, starter

@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from outboxkit import Message, Reject, event, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.topology import delay_name
+from outboxkit.codec.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
-from outboxkit.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
 from tests.delays import DELAYS
 from tests.integration.running_consumer import dead_letters
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
-from tests.unit.envelopes import samples
+from tests.unit.codec.envelopes import samples
 
 NAME, ATTEMPTS, ELSEWHERE = "OrderConfirmed", 3, ["another-queue"]
 DEEP: Any = [1]

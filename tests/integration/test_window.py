@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outboxkit import process, statements
-from outboxkit.partitions import INBOX, drop_before, make_ahead, make_behind
+from outboxkit import statements
+from outboxkit.runtime import process
+from outboxkit.schema.partitions import INBOX, drop_before, make_ahead, make_behind
 from tests.histories import ACCEPTED, DAY, HOUR, History, plays
 from tests.night import by_night
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outboxkit import ConfigurationError, DecodeError, codec, compression, event, outbox
+from outboxkit import ConfigurationError, DecodeError, compression, event, outbox
+from outboxkit.codec import codec
 from outboxkit.compression import (
     INFLATED_LIMIT,
     PIECE,
@@ -99,7 +100,8 @@ def test_the_limit_is_exact(kind: Compression):
 GIGABYTE = """
 import resource, sys, zlib
 from backports import zstd
-from outboxkit import DecodeError, codec
+from outboxkit import DecodeError
+from outboxkit.codec import codec
 
 mebibyte = bytes(2**20)
 if sys.argv[1] == "gzip":

@@ -17,9 +17,9 @@ import pytest
 import typer
 import yaml
 
-from outboxkit import settings
 from outboxkit.cli import app
-from outboxkit.settings import SECRETS, Settings, variable
+from outboxkit.runtime import settings
+from outboxkit.runtime.settings import SECRETS, Settings, variable
 
 ROOT = Path(__file__).parents[2]
 WORKERS = ROOT / "workers"

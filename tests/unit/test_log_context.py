@@ -12,7 +12,8 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import inbox, inbox_handler, logs
+from outboxkit import inbox, inbox_handler
+from outboxkit.runtime import logs
 from tests.unit.shop import OrderConfirmed, message
 
 FIELDS = {"message_id": "m-1", "type": "OrderConfirmed", "correlation_id": "story"}

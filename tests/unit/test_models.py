@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outboxkit import DecodeError, EncodeError, codec, event, outbox
+from outboxkit import DecodeError, EncodeError, event, outbox
+from outboxkit.codec import codec
 from outboxkit.testing import assert_round_trips
 from tests.unit.zoo import (
     ZOO,

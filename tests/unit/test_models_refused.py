@@ -16,14 +16,8 @@ from pydantic import BaseModel, Field
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 from typing_extensions import TypeAliasType
 
-from outboxkit import (
-    ConfigurationError,
-    codec,
-    event,
-    inbox,
-    inbox_handler,
-    pydantic_models,
-)
+from outboxkit import ConfigurationError, event, inbox, inbox_handler
+from outboxkit.codec import codec, pydantic_models
 from tests.unit.zoo import Computed, Empty, Slotted
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outboxkit.admin.pages import ASK_SECONDS
+from outboxkit.runtime.admin.pages import ASK_SECONDS
 from tests.unit.test_deployment import UNITS, WORKERS, compose_workers, manifest, pod
 
 

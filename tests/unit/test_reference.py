@@ -13,28 +13,14 @@ import typer
 from pydantic_core import PydanticUndefined
 
 import outboxkit
-from outboxkit import (
-    admin,
-    compose,
-    consumer,
-    effects,
-    errors,
-    ids,
-    inbox,
-    migrations,
-    outbox,
-    process,
-    relay,
-    retention,
-    tables,
-    testing,
-    upcasts,
-)
+from outboxkit import consumer, effects, errors, ids, inbox, migrations, outbox, relay, tables, testing
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.cli import app
+from outboxkit.codec import upcasts
 from outboxkit.http import asgi, fastapi, flask, ledger, preconditions, problems, request, steps
 from outboxkit.inbox import failure
-from outboxkit.settings import SECRETS, Settings, variable
+from outboxkit.runtime import admin, compose, process, retention
+from outboxkit.runtime.settings import SECRETS, Settings, variable
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

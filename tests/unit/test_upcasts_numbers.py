@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outboxkit import codec, upcasts
-from tests.unit.schemas.releases import release
+from outboxkit.codec import codec, upcasts
+from tests.unit.operators.schemas.releases import release
 from tests.unit.shop import message
 
 

@@ -8,10 +8,11 @@ RabbitMQ. Then each worker could be a process of its own: `outboxkit relay --des
 import asyncio
 import os
 
-from outboxkit import compose, inbox
+from outboxkit import inbox
 from outboxkit.brokers import Publisher
 from outboxkit.brokers.direct import DirectPublisher
-from outboxkit.settings import Settings, load
+from outboxkit.runtime import compose
+from outboxkit.runtime.settings import Settings, load
 from shop import handlers
 from shop.database import URL
 

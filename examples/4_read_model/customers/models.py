@@ -5,7 +5,7 @@ from decimal import Decimal
 from sqlalchemy import Engine, Numeric, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from outboxkit import settings
+from outboxkit.runtime import settings
 
 
 class Base(DeclarativeBase): ...

@@ -13,7 +13,7 @@ import httpx
 
 from outboxkit.brokers.http.order import Lost, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
-from outboxkit.failures import text_of
+from outboxkit.errors.failures import text_of
 
 HIDDEN = "***"
 RUN = 8

@@ -19,9 +19,9 @@ import httpx
 from outboxkit import ids
 from outboxkit.brokers.http import call
 from outboxkit.brokers.http.call import Redaction
-from outboxkit.envelopes.cloudevents import attributes_of, utc_text
+from outboxkit.codec.envelopes.cloudevents import attributes_of, utc_text
+from outboxkit.codec.headers import CAUSATION, CORRELATION, CREATED, KEY, OWN, TOPIC, TYPE, VERSION
 from outboxkit.errors import ConfigurationError
-from outboxkit.headers import CAUSATION, CORRELATION, CREATED, KEY, OWN, TOPIC, TYPE, VERSION
 from outboxkit.message import Message
 
 ACCEPTED = "http://host/path or https://user:password@host/path is accepted"

@@ -16,11 +16,11 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from pamqp import commands, frame
 from yarl import URL
 
-from outboxkit import urls
 from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, METHOD
 from outboxkit.brokers.rabbitmq.rights import user_of
 from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, PAYLOAD, FrameSplitter
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
+from outboxkit.runtime import urls
 
 HEARTBEAT_SECONDS = 20
 """The heartbeat interval if the URL has none. A peer that is silent for two of them is gone (AMQP 0-9-1, 4.2.7)."""

@@ -9,10 +9,10 @@ from typing import Any
 from pamqp import decode
 
 from outboxkit.brokers import Malformed
-from outboxkit.codec import CONTENT_TYPE
+from outboxkit.codec.codec import CONTENT_TYPE
+from outboxkit.codec.headers import CAUSATION, KEY, MAX_DEPTH, OWN, TOPIC, VERSION
 from outboxkit.errors import EncodeError
-from outboxkit.failures import printable
-from outboxkit.headers import CAUSATION, KEY, MAX_DEPTH, OWN, TOPIC, VERSION
+from outboxkit.errors.failures import printable
 from outboxkit.message import Message, is_version, unchecked
 
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")

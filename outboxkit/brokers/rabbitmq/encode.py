@@ -9,7 +9,7 @@ from pamqp import encode
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, EPOCH, PERSISTENT
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.headers import CAUSATION, EXTRA_ROUTES, KEY, OWN, TOPIC, VERSION
+from outboxkit.codec.headers import CAUSATION, EXTRA_ROUTES, KEY, OWN, TOPIC, VERSION
 from outboxkit.message import NAME_LIMIT, Message
 
 METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE

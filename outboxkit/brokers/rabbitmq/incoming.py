@@ -18,7 +18,7 @@ from outboxkit.brokers.rabbitmq.decode import NOT_THE_USERS, Properties
 from outboxkit.brokers.rabbitmq.encode import BASIC, END, METHOD
 from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.envelopes import Envelope
+from outboxkit.codec.envelopes import Envelope
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 from outboxkit.retry import delay_for

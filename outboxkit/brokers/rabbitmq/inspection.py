@@ -15,10 +15,10 @@ import aio_pika
 import aiormq
 from pamqp.common import FieldTable
 
-from outboxkit import urls
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
-from outboxkit.failures import printable
+from outboxkit.errors.failures import printable
+from outboxkit.runtime import urls
 
 T = TypeVar("T")
 NAME = "outboxkit doctor"

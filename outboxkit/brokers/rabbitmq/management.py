@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from outboxkit import urls
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.failures import printable
+from outboxkit.errors.failures import printable
+from outboxkit.runtime import urls
 
 PORT, TLS_PORT = 15672, 15671
 """The ports on which the plugin listens if nobody says otherwise."""

@@ -11,7 +11,6 @@ from datetime import timedelta
 import aio_pika
 import structlog
 
-from outboxkit import urls
 from outboxkit.brokers import Publisher, Receipt
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
@@ -19,9 +18,10 @@ from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
 from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser
-from outboxkit.envelopes.cloudevents import ContentMode, as_cloud_event, check_source
+from outboxkit.codec.envelopes.cloudevents import ContentMode, as_cloud_event, check_source
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
 from outboxkit.message import Message
+from outboxkit.runtime import urls
 
 ACCESS_REFUSED = 403
 """The reply code with which the broker closes a channel whose user may not publish to the exchange."""

@@ -7,8 +7,8 @@ from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE, dead_queue, delay_name
-from outboxkit.sources import Shards
-from outboxkit.wording import shell_word
+from outboxkit.errors.wording import shell_word
+from outboxkit.runtime.sources import Shards
 
 DEFAULT_EXCHANGE = "amq.default"
 """The default exchange, as permissions call it."""

@@ -10,9 +10,9 @@ import aiormq
 
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.topology import Queues
+from outboxkit.codec.headers import KEY
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
-from outboxkit.headers import KEY
-from outboxkit.sources import Shards
+from outboxkit.runtime.sources import Shards
 
 KIND = "x-consistent-hash"
 PLUGIN = "rabbitmq_consistent_hash_exchange"

@@ -11,7 +11,6 @@ import aio_pika
 import aiormq
 from pamqp import commands
 
-from outboxkit import urls
 from outboxkit.brokers import Subscriber
 from outboxkit.brokers.rabbitmq import connection, incoming, rights
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
@@ -20,10 +19,11 @@ from outboxkit.brokers.rabbitmq.shards import MOVED, move_of
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, dead_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import KEY
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
-from outboxkit.headers import KEY
 from outboxkit.retry import DEFAULT_DELAYS
-from outboxkit.sources import Shards
+from outboxkit.runtime import urls
+from outboxkit.runtime.sources import Shards
 
 EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 """A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""

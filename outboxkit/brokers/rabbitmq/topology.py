@@ -20,7 +20,7 @@ from pamqp.common import FieldTable, FieldValue
 
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
-from outboxkit.wording import shell_word
+from outboxkit.errors.wording import shell_word
 
 SINGLE_ACTIVE_CONSUMER = "x-single-active-consumer"
 FIRST_WAIT = "x-first-death-queue"

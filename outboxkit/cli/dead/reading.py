@@ -13,14 +13,14 @@ import typer
 from rich.console import Console
 from sqlalchemy import Row
 
-from outboxkit import compose
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.options import DATABASE, AsJson, By, duration, with_settings
 from outboxkit.cli.wording import fold_width, number
-from outboxkit.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import printable
-from outboxkit.settings import Settings
+from outboxkit.errors.failures import printable
+from outboxkit.operators.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
+from outboxkit.runtime import compose
+from outboxkit.runtime.settings import Settings
 
 SIDES = ("outbox", "inbox")
 REASONS = (

@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.reading import Filters, is_number, nowhere, rules, with_filters_and_operator
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.wording import many, now_and_then, number
-from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
+from outboxkit.database.session_names import RELAY
 from outboxkit.errors import ConfigurationError
-from outboxkit.session_names import RELAY
-from outboxkit.settings import Settings
+from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
+from outboxkit.runtime import compose, process
+from outboxkit.runtime.settings import Settings
 from outboxkit.statements import activity
 from outboxkit.statements.dialects import is_server
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import process
 from outboxkit.cli.demo.story import Story, result, watch
+from outboxkit.runtime import process
 
 WithoutInbox = Annotated[
     bool, typer.Option("--without-inbox", help="Handle every delivery as if it were the first, and see the damage.")

@@ -10,16 +10,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from outboxkit import compose, inbox, migrations, process
+from outboxkit import inbox, migrations
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
-from outboxkit.codec import decode
+from outboxkit.codec.codec import decode
 from outboxkit.consumer import Consumer, Consumers, ShardedConsumer
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
-from outboxkit.settings import Settings
-from outboxkit.sources import ConsumedQueue
+from outboxkit.runtime import compose, process
+from outboxkit.runtime.settings import Settings
+from outboxkit.runtime.sources import ConsumedQueue
 
 QUEUE = "demo"
 ROLLED_BACK_EVERY = 10

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from outboxkit import process, urls
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.reconcile.options import Databases, Save, with_databases, with_terms
 from outboxkit.cli.reconcile.report import MissingIds, ReconciliationReport, reconciliation_report
 from outboxkit.cli.wording import fold_width, folded, in_utc, many, number, printable_name, span
-from outboxkit.reconciliation import Reconciled, Reconciliation, Terms
+from outboxkit.operators.reconciliation import Reconciled, Reconciliation, Terms
+from outboxkit.runtime import process, urls
 
 MISSING, NOTHING_PROVEN = 1, 3
 """Exit codes: a message is missing; no message is kept, so that nothing was proven."""

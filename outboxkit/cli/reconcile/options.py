@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from outboxkit import compose
 from outboxkit.cli.options import duration, point_in_time
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import utc_now
-from outboxkit.reconciliation import Terms
-from outboxkit.settings import Settings, load, unknown_variables
+from outboxkit.operators.reconciliation import Terms
+from outboxkit.runtime import compose
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.settings import Settings, load, unknown_variables
 
 Producer = Annotated[
     str | None,

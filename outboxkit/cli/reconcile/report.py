@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO, Self
 
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.wording import shell_word
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.reconciliation import HandlerTally, Reconciled, Terms
-from outboxkit.wording import shell_word
+from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Terms
 
 FEW = 5
 """Ids of a handler that a command has as options; if there are more, it names a file."""

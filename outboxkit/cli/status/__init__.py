@@ -9,14 +9,15 @@ import msgspec
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import compose, pauses, process, schema, statements, urls
-from outboxkit.blockers import read_blockers
+from outboxkit import schema, statements
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
 from outboxkit.cli.wording import fold_width
-from outboxkit.pauses.holding import read_holding
-from outboxkit.settings import Settings
+from outboxkit.operators.blockers import read_blockers
+from outboxkit.runtime import compose, pauses, process, urls
+from outboxkit.runtime.pauses.holding import read_holding
+from outboxkit.runtime.settings import Settings
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 
 Verbose = Annotated[bool, typer.Option("--verbose", help="List each connection.")]

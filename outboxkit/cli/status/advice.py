@@ -5,18 +5,18 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from outboxkit import session_names
-from outboxkit.blockers import Blocker, blocker_of
 from outboxkit.brokers import Verdict
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
-from outboxkit.failures import printable
-from outboxkit.hanging import HangingRun, by_consumer, long_runs
+from outboxkit.database import session_names
+from outboxkit.errors.failures import printable
+from outboxkit.errors.wording import shell_word
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.pauses import RELAY, Pause
-from outboxkit.pauses.holding import Holding
+from outboxkit.operators.blockers import Blocker, blocker_of
+from outboxkit.operators.hanging import HangingRun, by_consumer, long_runs
+from outboxkit.runtime.pauses import RELAY, Pause
+from outboxkit.runtime.pauses.holding import Holding
 from outboxkit.statements import activity
-from outboxkit.wording import shell_word
 
 RIGHT = "pg_read_all_stats"
 """The role whose members see all of the other roles' sessions; pg_monitor includes it."""

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from outboxkit.blockers import Blocker
 from outboxkit.cli.wording import NOTHING, Count
-from outboxkit.hanging import HangingRun
-from outboxkit.known_handlers import SharedName
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.pauses import Pause
-from outboxkit.pauses.holding import Holding
+from outboxkit.operators.blockers import Blocker
+from outboxkit.operators.hanging import HangingRun
+from outboxkit.runtime.known_handlers import SharedName
+from outboxkit.runtime.pauses import Pause
+from outboxkit.runtime.pauses.holding import Holding
 
 
 @dataclass(frozen=True)

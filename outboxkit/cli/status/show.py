@@ -20,8 +20,8 @@ from outboxkit.cli.status.report import (
     Vacuum,
 )
 from outboxkit.cli.wording import folded, many, number, printable_name, span
+from outboxkit.database.session_names import OURS
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.session_names import OURS
 
 LABEL = 14
 SHOWN_TYPES = 20

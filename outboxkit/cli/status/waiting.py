@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from outboxkit import known_handlers
 from outboxkit.cli.status.report import (
     DeadLetterCounts,
     Effects,
@@ -24,6 +23,7 @@ from outboxkit.cli.status.report import (
 )
 from outboxkit.cli.wording import COUNTED, Count, total
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.runtime import known_handlers
 from outboxkit.statements import status as statements
 
 LIMIT = {"limit": COUNTED + 1}

@@ -11,16 +11,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from outboxkit import compose, ids, process, urls
+from outboxkit import ids
 from outboxkit.cli.options import DATABASE, AsJson, duration, with_settings
 from outboxkit.cli.trace.report import Caused, Happened, Report, Traced, report_of
 from outboxkit.cli.wording import fold_width, folded, many, printable_name
-from outboxkit.environment import read_secret
 from outboxkit.errors import ConfigurationError
-from outboxkit.lives import ENOUGH, Clue, follow
+from outboxkit.errors.wording import shell_word
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import Settings
-from outboxkit.wording import shell_word
+from outboxkit.operators.trace import ENOUGH, Clue, follow
+from outboxkit.runtime import compose, process, urls
+from outboxkit.runtime.environment import read_secret
+from outboxkit.runtime.settings import Settings
 
 NOTHING_KNOWN = 1
 """The exit code if no table knows a message."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from outboxkit.lives import SHORTEST, Archive, Clue, Life, lives, selected
-from outboxkit.wording import in_utc
+from outboxkit.errors.wording import in_utc
+from outboxkit.operators.trace import SHORTEST, Archive, Clue, Life, lives, selected
 
 DEEPEST = 20
 """Levels of the tree."""

@@ -15,14 +15,14 @@ from sqlalchemy.orm import Session
 from outboxkit import event, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.rights import VERBS
-from outboxkit.doctor.broker.access import rights_to_work
-from outboxkit.doctor.broker.subject import BrokerSubject, ExpectedQueue
-from outboxkit.doctor.diagnosis import Diagnosis
-from outboxkit.doctor.examine import examine
-from outboxkit.doctor.installation import Installation, Thresholds
 from outboxkit.inbox import Handler, handler_of
-from outboxkit.outage import Clock, utc_now
-from outboxkit.settings import Settings, load
+from outboxkit.operators.doctor.broker.access import rights_to_work
+from outboxkit.operators.doctor.broker.subject import BrokerSubject, ExpectedQueue
+from outboxkit.operators.doctor.diagnosis import Diagnosis
+from outboxkit.operators.doctor.examine import examine
+from outboxkit.operators.doctor.installation import Installation, Thresholds
+from outboxkit.runtime.outage import Clock, utc_now
+from outboxkit.runtime.settings import Settings, load
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async

@@ -9,13 +9,14 @@ from typing import Any
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from outboxkit import compose, event, outbox, process, tables
+from outboxkit import event, outbox, tables
 from outboxkit.brokers.rabbitmq.topology import declarations
-from outboxkit.doctor.diagnosis import Diagnosis, Severity
-from outboxkit.doctor.examine import examine
-from outboxkit.doctor.installation import Installation, Thresholds
-from outboxkit.outage import utc_now
-from outboxkit.settings import Settings
+from outboxkit.operators.doctor.diagnosis import Diagnosis, Severity
+from outboxkit.operators.doctor.examine import examine
+from outboxkit.operators.doctor.installation import Installation, Thresholds
+from outboxkit.runtime import compose, process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.settings import Settings
 from tests.delays import WAITING
 from tests.integration.doctor_broker.examining import (
     LARGEST,

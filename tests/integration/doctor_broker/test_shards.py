@@ -6,10 +6,10 @@ from itertools import pairwise
 
 from sqlalchemy import delete, insert
 
-from outboxkit import process
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
-from outboxkit.doctor.diagnosis import Diagnosis
-from outboxkit.sources import Shards
+from outboxkit.operators.doctor.diagnosis import Diagnosis
+from outboxkit.runtime import process
+from outboxkit.runtime.sources import Shards
 from outboxkit.tables import sharding
 from tests.delays import DELAYS
 from tests.integration.doctor_broker.examining import TYPE, Admin, as_user, examined, handlers_of, settings_of

@@ -13,11 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import ConfigurationError, Message, Reject, Retries, Retry, inbox_handler, process, tables
+from outboxkit import ConfigurationError, Message, Reject, Retries, Retry, inbox_handler, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.direct import LONGEST_WAIT, DirectPublisher
 from outboxkit.inbox import handler_of
 from outboxkit.message import being_handled
+from outboxkit.runtime import process
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, effects, message, rows
 
 

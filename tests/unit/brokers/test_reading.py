@@ -5,11 +5,11 @@ from outboxkit.brokers import Delivery, Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.reading import message_in
 from outboxkit.brokers.reserved import ABSENT
-from outboxkit.codec import LARGE, plain_payload
+from outboxkit.codec.codec import LARGE, plain_payload
+from outboxkit.codec.envelopes import Celery, CloudEvents, Envelope, Reader
+from outboxkit.codec.envelopes.cloudevents import STRUCTURED
 from outboxkit.compression import deflate
-from outboxkit.envelopes import Celery, CloudEvents, Envelope, Reader
-from outboxkit.envelopes.cloudevents import STRUCTURED
-from tests.unit.envelopes import samples
+from tests.unit.codec.envelopes import samples
 from tests.unit.shop import message
 
 LEGACY = message(id="legacy-1")

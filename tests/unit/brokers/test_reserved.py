@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit import headers as own
 from outboxkit.brokers import reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
+from outboxkit.codec import headers as own
 
 MOMENTS = st.integers(0, 4 * 10**12).map(lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms))
 NAMES = st.lists(

@@ -14,13 +14,14 @@ import typer
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outboxkit import ConfigurationError, SchemaError, admin, compose, inbox, inbox_handler, process, settings
+from outboxkit import ConfigurationError, SchemaError, inbox, inbox_handler
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli import app
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.relay import Relay, RelayPolicy
-from outboxkit.retention import Periods, Retention
-from outboxkit.settings import Settings
+from outboxkit.runtime import admin, compose, process, settings
+from outboxkit.runtime.retention import Periods, Retention
+from outboxkit.runtime.settings import Settings
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
 
@@ -74,7 +75,7 @@ async def watched(chosen: Any) -> AsyncIterator[None]:
 def read_around(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Which settings a program reads for its log and its stop."""
     recorded = Recorded()
-    monkeypatch.setattr("outboxkit.settings.load", lambda: recorded)
+    monkeypatch.setattr("outboxkit.runtime.settings.load", lambda: recorded)
     monkeypatch.setattr(sys, "argv", ["relay.py"])
     monkeypatch.setattr(process, "run", lambda _, **__: 0)
     monkeypatch.setattr(process, "leave", lambda code: code)

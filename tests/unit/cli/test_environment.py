@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from outboxkit import ConfigurationError, settings
-from outboxkit.settings import SECRETS, variable
+from outboxkit import ConfigurationError
+from outboxkit.runtime import settings
+from outboxkit.runtime.settings import SECRETS, variable
 from tests.unit.cli.conftest import Run
 
 WHSEC = "whsec_" + "aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg=="

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from outboxkit import ConfigurationError
 from outboxkit.cli import app
 from outboxkit.cli.options import FOR_FEW, with_settings
-from outboxkit.settings import Settings, load
-from outboxkit.sources import ConsumedQueue
+from outboxkit.runtime.settings import Settings, load
+from outboxkit.runtime.sources import ConsumedQueue
 
 FOUND = typer.main.get_command(app).commands
 COMMANDS = {

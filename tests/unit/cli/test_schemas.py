@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
-from tests.unit.schemas.releases import release
+from tests.unit.operators.schemas.releases import release
 
 ORDER = "@event('OrderPlaced'{})\n@dataclass\nclass OrderPlaced:\n    number: {}\n"
 HANDLER = "@inbox_handler('Book')\ndef book(session, event: OrderPlaced): ...\n"

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import compose, process, relay, settings
+from outboxkit import relay
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli.workers import _summary
 from outboxkit.relay import Drained, Relay
+from outboxkit.runtime import compose, process, settings
 from tests.unit.cli.conftest import Run
 
 HANDLERS = """

@@ -14,19 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import LogCapture, capture_logs
 
-from outboxkit import (
-    BrokerUnavailable,
-    ConfigurationError,
-    Outcome,
-    SchemaError,
-    engines,
-    inbox_handler,
-    process,
-    tables,
-)
+from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
 from outboxkit.consumer.inbox_days import InboxDays
+from outboxkit.runtime import engines, process
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 

@@ -23,12 +23,12 @@ from outboxkit import (
     inbox_handler,
 )
 from outboxkit.brokers import Malformed
+from outboxkit.codec.envelope import decode_headers
 from outboxkit.consumer import ConsumerPolicy, Decision, decide, decisions
-from outboxkit.envelope import decode_headers
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter
-from tests.unit.envelopes import samples
+from tests.unit.codec.envelopes import samples
 from tests.unit.shop import NOW, OrderConfirmed, message
 
 ATTEMPTS = st.integers(1, 100)

@@ -10,13 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, limits, tables
+from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.key_queues import KeyQueues
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.transactions import Transactions
+from outboxkit.runtime import limits
 from tests.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, effects, message, rows

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from outboxkit import codec
+from outboxkit.codec import codec
 from outboxkit.consumer.growth import GROWTH, counter, heaviest
 
 MANY = 10_000

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
-from outboxkit import partitions
 from outboxkit.consumer import inbox_days as inbox_days_module
 from outboxkit.consumer.inbox_days import InboxDays
-from outboxkit.database_clock import DatabaseClock
+from outboxkit.runtime.database_clock import DatabaseClock
+from outboxkit.schema import partitions
 from tests.unit.shop import NOW
 
 

@@ -11,7 +11,7 @@ from outboxkit import inbox_handler
 from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.consumer import Consumer, Consumers
 from outboxkit.inbox import handler_of
-from outboxkit.pauses import CONSUMER, pause_process, resume_process
+from outboxkit.runtime.pauses import CONSUMER, pause_process, resume_process
 from tests.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import NOW, OrderConfirmed, message

@@ -20,7 +20,7 @@ from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Reports
-from outboxkit.outage import Outage
+from outboxkit.runtime.outage import Outage
 from tests.unit.shop import NOW, message, rows
 
 FAILED = Decision(Outcome.DEAD, "failed", "ValueError: boom")

@@ -8,9 +8,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import inbox_handler, process
+from outboxkit import inbox_handler
 from outboxkit.consumer.registration import EVERY, Registration
 from outboxkit.inbox import handler_of
+from outboxkit.runtime import process
 from tests.unit.shop import OrderConfirmed
 
 

@@ -10,13 +10,14 @@ import pytest
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import ConfigurationError, Message, compose, inbox, settings
+from outboxkit import ConfigurationError, Message, inbox
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.consumer import Concurrency, Consumed, Consumer, Consumers, Failure
 from outboxkit.consumer.consumer import ProcessWide
-from outboxkit.health import Health
 from outboxkit.inbox import Handler
-from outboxkit.queues import assign
+from outboxkit.runtime import compose, settings
+from outboxkit.runtime.health import Health
+from outboxkit.runtime.queues import assign
 from tests.unit.shop import NOW, OrderConfirmed
 
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import pytest
 
 from outboxkit.consumer.membership import Agreement
-from outboxkit.sources import Shards
+from outboxkit.runtime.sources import Shards
 
 FOUR = Shards("steps", 4)
 MEMBERS = ("a", "b", "c", "d", "e", "f")

@@ -8,7 +8,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import ConfigurationError, Outcome, inbox_handler, migrations, process
+from outboxkit import ConfigurationError, Outcome, inbox_handler, migrations
+from outboxkit.runtime import process
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, StockChanged, message
 

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, tables
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
-from outboxkit.failures import first_line
+from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed
-from outboxkit.outage import Outage, what_is_away
+from outboxkit.runtime.outage import Outage, what_is_away
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 

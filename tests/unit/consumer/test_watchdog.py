@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, inbox_handler
 from outboxkit.consumer import reports
-from outboxkit.threads.pool import frame_of
+from outboxkit.runtime.threads.pool import frame_of
 from tests.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message

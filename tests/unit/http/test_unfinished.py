@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import Engine, event, insert
 from sqlalchemy.orm import Session
 
-from outboxkit import transaction
+from outboxkit.database import transaction
 from outboxkit.errors import TransactionRequired
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, Replay

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from outboxkit import ConfigurationError, Message
-from outboxkit.envelopes import CloudEvents, Envelope, MassTransit
+from outboxkit.codec.envelopes import CloudEvents, Envelope, MassTransit
 from outboxkit.inbox.loading import load_readers
 
 ALIASED = CloudEvents({"com.example.order.confirmed": "OrderConfirmed"})

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, Outcome, Reject, inbox, inbox_handler
-from outboxkit.failures import traceback_of
+from outboxkit.errors.failures import traceback_of
 from outboxkit.inbox import AsyncCall, Call, Context, Wiring
 from outboxkit.inbox.invoke import invoke
 from tests.unit.inbox.middlewares import ASYNC, KINDS, PLAIN, book_of, deliver, done, told

@@ -189,7 +189,7 @@ def test_a_listener_may_add_the_first_message_of_a_session(
 
 def test_only_a_session_that_messages_are_added_to_is_listened_to():
     program = (
-        "from sqlalchemy.orm import Session; import outboxkit.outbox, outboxkit.inbox, outboxkit.compose; "
+        "from sqlalchemy.orm import Session; import outboxkit.outbox, outboxkit.inbox, outboxkit.runtime.compose; "
         "print([name for name in ('do_orm_execute', 'before_commit', 'before_flush', 'after_flush') "
         "if list(getattr(Session().dispatch, name))])"
     )

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from outboxkit import BrokerUnavailable, Message, admin, settings
+from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
-from outboxkit.health import Health
-from outboxkit.outage import Outage
 from outboxkit.relay import Relay
+from outboxkit.runtime import admin, settings
+from outboxkit.runtime.health import Health
+from outboxkit.runtime.outage import Outage
 from outboxkit.telemetry import scrape
 from tests.admin_client import Answered, get
 from tests.polling import eventually_async

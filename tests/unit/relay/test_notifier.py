@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outboxkit import process
 from outboxkit.relay import notifier as module
 from outboxkit.relay.notifier import LOOK_SECONDS, Notifier
+from outboxkit.runtime import process
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOTHING = (None, None)

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message
 from outboxkit.brokers import Receipt
-from outboxkit.pauses import RELAY, pause_process, resume_process
 from outboxkit.relay import Relay
+from outboxkit.runtime.pauses import RELAY, pause_process, resume_process
 from tests.polling import eventually_async
 from tests.unit.relay.conftest import Bench, Publisher
 

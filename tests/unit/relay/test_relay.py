@@ -10,11 +10,12 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, Message, SchemaError, ids, outbox, process, tables
+from outboxkit import BrokerUnavailable, Message, SchemaError, ids, outbox, tables
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.relay import Drained, Relay
 from outboxkit.retry import Backoff
+from outboxkit.runtime import process
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 

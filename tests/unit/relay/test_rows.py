@@ -7,7 +7,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from outboxkit import statements, tables
-from outboxkit.driver_rows import fetch
+from outboxkit.database.driver_rows import fetch
 from outboxkit.relay.order import read_claimed
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message

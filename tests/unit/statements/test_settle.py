@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, select
 
-from outboxkit.envelope import to_row
+from outboxkit.codec.envelope import to_row
 from outboxkit.message import Message
 from outboxkit.statements import settle
 from outboxkit.tables import PARKED, dead_letter, published

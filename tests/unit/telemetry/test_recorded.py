@@ -13,7 +13,7 @@ from outboxkit import BrokerUnavailable, effects, inbox_handler
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.http import answer, ledger, problems, request
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay, Response
-from outboxkit.retention import Periods, Retention
+from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.telemetry import catalogue
 from tests.measured import Measured
 from tests.polling import eventually, eventually_async

@@ -13,10 +13,11 @@ from sqlalchemy import Engine, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, inbox, process, tables
+from outboxkit import Message, inbox, tables
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.inbox import call, handler_of, inbox_handler
+from outboxkit.runtime import process
 from outboxkit.testing import chaos, crash_at, crashes
 from tests.unit.shop import OrderConfirmed, count, message
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from outboxkit import codec, event
+from outboxkit import event
+from outboxkit.codec import codec
 from outboxkit.message import Message
 from outboxkit.testing.messages import AddedMessage
 

@@ -10,7 +10,7 @@ from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.envelopes import Envelope
+from outboxkit.codec.envelopes import Envelope
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, content
 from tests.unit.brokers.rabbitmq.written import Written
 

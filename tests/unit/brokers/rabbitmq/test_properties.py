@@ -12,7 +12,7 @@ from pamqp.commands import Basic
 
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
-from outboxkit.headers import MAX_DEPTH
+from outboxkit.codec.headers import MAX_DEPTH
 
 SHORT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60)
 VALUES = st.recursive(

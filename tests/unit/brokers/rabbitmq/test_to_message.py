@@ -16,7 +16,7 @@ from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq import decode as decoding
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Encoder
-from outboxkit.headers import OWN
+from outboxkit.codec.headers import OWN
 from outboxkit.message import MAX_VERSION
 from tests.unit.shop import NOW, message
 

@@ -15,7 +15,7 @@ from outboxkit.brokers.rabbitmq.topology import (
     retry_queue,
     shared_declarations,
 )
-from outboxkit.settings import parse_duration
+from outboxkit.runtime.settings import parse_duration
 
 STEPS = st.integers(1, 7 * 86_400_000).map(lambda number: timedelta(milliseconds=number))
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from outboxkit.cli.dead.reading import REASONS, Filters, is_number
-from outboxkit.deadletters import Selection
+from outboxkit.operators.deadletters import Selection
 from tests.pages import ROOT
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW

@@ -6,8 +6,8 @@ import re
 import pytest
 from sqlalchemy import Engine
 
-from outboxkit import deadletters
 from outboxkit.cli.dead import reading
+from outboxkit.operators import deadletters
 from tests.integration.dead_rows import buried, dead, fill
 from tests.unit.cli.conftest import Run
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert
 
 from outboxkit import tables
-from outboxkit.urls import shown
+from outboxkit.runtime.urls import shown
 from tests.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 

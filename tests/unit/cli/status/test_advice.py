@@ -7,8 +7,8 @@ import pytest
 from outboxkit.cli.status.advice import advise, is_held_back
 from outboxkit.cli.status.report import Effects, OfDestination, ParkedKeys, Retried, Sessions, Vacuum
 from outboxkit.cli.wording import Count
-from outboxkit.hanging import HangingRun
-from outboxkit.pauses import CONSUMER, Pause
+from outboxkit.operators.hanging import HangingRun
+from outboxkit.runtime.pauses import CONSUMER, Pause
 from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
 
 LOOK = "run `outboxkit doctor`, and read its log"

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from outboxkit import ids, outbox, tables
 from outboxkit.cli.trace import report
-from outboxkit.lives import reading, searching
-from outboxkit.urls import shown
+from outboxkit.operators.trace import reading, searching
+from outboxkit.runtime.urls import shown
 from tests.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed

@@ -1,0 +1,1 @@
+"""Events as bytes, and back: payloads, classes, upcasts, headers, and a message as a row."""

@@ -1,0 +1,1 @@
+"""The database below SQLAlchemy: engines, connections, sessions and their errors."""

@@ -1,0 +1,178 @@
+"""Exceptions and paths of code as text for people: one line, or a traceback. Bounded, without SQL and its values. Pure.
+
+Nothing here raises, whatever the exception is, even if its `__str__` does.
+"""
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import get_origin
+
+from outboxkit.errors.sqlstates import ATTRIBUTES, DATA_EXCEPTION
+
+TEXT_LIMIT = 64_000
+"""The maximum characters of an error's text that are read."""
+LINE_LIMIT = 1_000
+"""The maximum characters of an error in one line."""
+TRACEBACK_LIMIT = 16_000
+"""The maximum characters of a traceback; the middle of a longer one is left out."""
+FRAMES, CHAINED, GROUPED, ERRORS, TEXT_LINES = 40, 8, 5, 40, 20
+"""The limits of a traceback: its last frames, the errors of a chain, of a group and in total, the lines of a text."""
+
+_OF_A_STATEMENT = re.compile(
+    r"\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d{1,9}): "
+    r"|for query argument \$\d{1,5}: "
+)
+"""The beginnings of what SQLAlchemy, PostgreSQL and asyncpg add to an error: the statement, its parameters, a row's
+values."""
+_CALL = (str(Path(__file__).parent / "inbox" / "invoke.py"), "_invoke_")
+"""The file and the begin of the names of the functions that call a handler: frames above the last one say nothing."""
+
+
+def printable(text: str, limit: int = LINE_LIMIT) -> str:
+    """A text in one line: invisible characters are escaped, and a text over the limit is cut off."""
+    shown = text[:limit]
+    if not shown.isprintable():
+        shown = "".join(each if each.isprintable() else _escaped(each) for each in shown)
+    return shown if len(shown) <= limit and len(text) <= limit else f"{shown[: limit - 1]}…"
+
+
+def text_of(value: object) -> str:
+    """The value's text, if it has one, without the statement and the values that a database error repeats."""
+    try:
+        text = str(value)[:TEXT_LIMIT]  # cut first: it may be as long as a message
+    except Exception as error:  # noqa: BLE001 - the `__str__` of an application's error may raise anything
+        return f"(its text cannot be read: {type(error).__name__})"
+    state = next((state for name in ATTRIBUTES if isinstance(state := _attribute(value, name), str)), None)
+    if state is not None:
+        text = text.strip().partition("\n")[0]
+        text = text.partition(': "')[0] if state.startswith(DATA_EXCEPTION) else text
+    of_a_statement = _OF_A_STATEMENT.search(text)
+    return text[: of_a_statement.start() if of_a_statement else None].strip()
+
+
+def first_line(error: BaseException | None) -> str:
+    """An error in one line, without the SQL and its parameters, which must not reach a log."""
+    cause = _original(error)
+    text, name = text_of(cause), type(cause).__name__
+    return printable(f"{name}: {text.splitlines()[0]}" if text else name)
+
+
+def first_line_of(reason: object) -> str:
+    """A reason of any type in one line; an error with its type."""
+    if isinstance(reason, BaseException):
+        return first_line(reason)
+    return printable(text_of(reason))
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback with source lines, causes and groups; no local variables. The last line is the error's own."""
+    try:
+        text = "\n".join(_lines(error, set()))
+    except Exception as other:  # noqa: BLE001 - attributes of a handler's error may raise anything
+        return f"{first_line(error)} (the traceback cannot be shown: {type(other).__name__})"
+    head = 2_000
+    if len(text) <= TRACEBACK_LIMIT:
+        return text
+    return f"{text[:head]}\n… (left out) …\n{text[head + 20 - TRACEBACK_LIMIT :]}"
+
+
+def forget_values(error: BaseException) -> None:
+    """Remove the parameters of statements from SQLAlchemy's text, before the error is handed on."""
+    for each, _ in _chain(error, set()):
+        if hasattr(type(each), "hide_parameters") or isinstance(_attribute(each, "hide_parameters"), bool):
+            with suppress(Exception):
+                each.hide_parameters = True  # type: ignore[attr-defined]
+
+
+def _escaped(character: str) -> str:
+    return "\\0" if character == "\0" else character.encode("unicode_escape").decode()
+
+
+def _attribute(value: object, name: str) -> object:
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - a property may raise anything
+        return None
+
+
+def _original(error: BaseException | None) -> BaseException | None:
+    """The driver's error behind one of SQLAlchemy."""
+    original = _attribute(error, "orig")
+    return original if isinstance(original, BaseException) else error
+
+
+def _chain(error: BaseException, visited: set[int]) -> Iterator[tuple[BaseException, str]]:
+    """The error and its causes, each with the text of its link to the previous one; without those already visited."""
+    link, each = "", error
+    for _ in range(CHAINED):
+        if id(each) in visited or len(visited) == ERRORS:
+            return
+        visited.add(id(each))
+        yield each, link
+        cause, context = _attribute(each, "__cause__"), _attribute(each, "__context__")
+        following = cause if cause is not None or _attribute(each, "__suppress_context__") is True else context
+        if not isinstance(following, BaseException):
+            return
+        link = (
+            "While it was handled:"
+            if cause is None
+            else "The above exception was the direct cause of the following one:"
+        )
+        each = following
+
+
+def _lines(error: BaseException, visited: set[int], depth: int = 0) -> Iterator[str]:
+    chain = list(_chain(error, visited))
+    for number, (each, _) in enumerate(reversed(chain)):
+        if number:
+            yield from ("", chain[len(chain) - number][1], "")
+        yield "Traceback (most recent call last):"
+        frames = traceback.StackSummary.extract(
+            traceback.walk_tb(_from_handler(_attribute(each, "__traceback__"))), limit=-FRAMES
+        )
+        for text in frames.format():
+            yield from (printable(line) for line in text.splitlines())
+        yield first_line(each)
+        more = [*text_of(_original(each)).splitlines()[1:], *_notes(each)]
+        yield from (f"  | {printable(line)}" for line in more[:TEXT_LINES])
+        inner_ones = _attribute(each, "exceptions") if issubclass(type(each), BaseExceptionGroup) else None
+        if isinstance(inner_ones, tuple) and depth < GROUPED:
+            for inner in islice(inner_ones, GROUPED):
+                yield from (f"    {line}" for line in _lines(inner, visited, depth + 1))
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes = _attribute(error, "__notes__")
+    return (
+        [line for note in notes[:TEXT_LINES] for line in text_of(note).splitlines()] if isinstance(notes, list) else []
+    )
+
+
+def _from_handler(raised: object) -> TracebackType | None:
+    """The part of a traceback that begins in the handler; all of it if no handler was called."""
+    whole = raised if isinstance(raised, TracebackType) else None
+    inner, each = whole, whole
+    while each is not None:
+        code = each.tb_frame.f_code
+        if code.co_filename == _CALL[0] and code.co_name.startswith(_CALL[1]):
+            inner = each.tb_next
+        each = each.tb_next
+    while inner is not None and inner.tb_next is not None and "sqlalchemy" in inner.tb_frame.f_code.co_filename:
+        inner = inner.tb_next
+    return inner or whole
+
+
+def path_of(named: object) -> str:
+    """The dotted path of a function, a class, or an object of a class without a name of its own."""
+    if get_origin(named) is not None:  # `Annotated[Clock, "utc"]` has the name `Annotated`
+        return printable(repr(named), 200)
+    name = getattr(named, "__qualname__", None)
+    if not isinstance(name, str):
+        return printable(repr(named), 200)
+    module = getattr(named, "__module__", None)
+    return name if module in (None, "builtins") else f"{module}.{name}"

@@ -1,0 +1,213 @@
+"""Subject of the broker's examination: what the settings and the handlers expect of it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from outboxkit.brokers.rabbitmq.topology import (
+    declarations,
+    delay_name,
+    own_declarations,
+    retry_queue,
+    shared_declarations,
+)
+from outboxkit.consumer.membership import Agreement
+from outboxkit.inbox import Handler
+from outboxkit.runtime import known_handlers, queues
+from outboxkit.runtime.settings import Settings
+from outboxkit.runtime.sources import Shards
+
+GUEST = "guest"
+_LOOPBACK = ("localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedQueue:
+    """A queue that a consumer of these settings reads.
+
+    Attributes:
+        name: the queue's name.
+        types: the message types of its handlers; empty if no handlers are known.
+        bindings: further bindings, exchange and routing key.
+        handlers: its handlers; empty if they are not known.
+        at_once: the number of deliveries that are handled at the same time.
+        prefetch: the number of deliveries that the broker pushes ahead.
+        shards: those of the queue that is split, if it is that queue or one of its shards.
+    """
+
+    name: str
+    types: tuple[str, ...] = ()
+    bindings: tuple[tuple[str, str], ...] = ()
+    handlers: tuple[Handler, ...] = ()
+    at_once: int = 1
+    prefetch: int = 64
+    shards: Shards | None = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its shards get its messages, so that no exchange needs to send it any."""
+        return self.shards is not None and self.shards.queue == self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSubject:
+    """The broker as the settings expect it.
+
+    Attributes:
+        urls: one for each node.
+        exchange: the exchange to which relays publish.
+        vhost: the virtual host.
+        queues: those that are consumed; empty if the settings name none.
+        registered: those whose consumers the tables know, if the settings name none. Their arguments are not known.
+        is_declared: whether consumers declare them.
+        ordered: whether each of them has a single active consumer.
+        delays: the retry delays.
+        routes: routing keys of messages in the outbox, and how many messages have each; of relays to this broker.
+        paused: queues whose consumers an operator holds.
+        shards: the queues that are split, with their shards.
+        moves: the queues whose number of shards changes.
+        management: the URL of the management API; None means that it follows from `urls`.
+        timeout: seconds for each question.
+    """
+
+    urls: tuple[str, ...]
+    exchange: str
+    vhost: str
+    queues: tuple[ExpectedQueue, ...] = ()
+    registered: tuple[ExpectedQueue, ...] = ()
+    is_declared: bool = True
+    ordered: bool = False
+    delays: Sequence[timedelta] = ()
+    routes: Mapping[str, int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+    shards: Mapping[str, Shards] = field(default_factory=dict)
+    moves: Mapping[str, Agreement] = field(default_factory=dict)
+    management: str | None = None
+    timeout: float = 3.0
+
+    @property
+    def known_queues(self) -> tuple[ExpectedQueue, ...]:
+        """The queues of these settings, and those that the tables know."""
+        return (*self.queues, *self.registered)
+
+    @property
+    def retry_queues(self) -> dict[str, timedelta]:
+        """The queues in which copies wait, with their delays: those of the virtual host, or a queue's own."""
+        if self.is_declared:
+            return {delay_name(delay): delay for delay in self.delays} if self.queues else {}
+        return {retry_queue(queue.name, delay): delay for queue in self.queues for delay in self.delays}
+
+    @property
+    def declarations(self) -> dict[str, dict[str, Any]]:
+        """The arguments of all queues that consumers with these settings declare or look for, by their names."""
+        queues: dict[str, dict[str, Any]] = {}
+        for queue in self.queues:
+            queues |= declarations(queue.name, ordered=self.ordered or queue.shards is not None)
+            queues |= {} if self.is_declared else own_declarations(queue.name, self.delays)
+        return queues | (shared_declarations(self.delays) if self.queues and self.is_declared else {})
+
+    @property
+    def left_over(self) -> list[str]:
+        """The retry queues that consumers had for each queue, and no longer use."""
+        if not self.is_declared:
+            return []
+        return [retry_queue(queue.name, delay) for queue in self.queues for delay in self.delays]
+
+    def shards_of(self, queue: str) -> Shards | None:
+        """The shards of the queue that is split, if this is that queue or one of its shards."""
+        return next((each for each in self.shards.values() if queue in each.consumed), None)
+
+    def consume_command(self, queue: str) -> str:
+        """The command that starts the consumer of a queue. A shard has the one of the queue that is split."""
+        shards = self.shards_of(queue)
+        if shards is not None:
+            return known_handlers.consume_command(shards.queue, shards=shards.count)
+        return known_handlers.consume_command(queue, ordered=self.ordered)
+
+    @property
+    def user(self) -> tuple[str, str]:
+        """The user's name and password."""
+        return credentials(self.urls[0])
+
+
+def credentials(url: str) -> tuple[str, str]:
+    """The user's name and password in the URL of a broker; RabbitMQ's own, if it has none."""
+    parts = urlsplit(url)
+    return unquote(parts.username or GUEST), unquote(parts.password or GUEST)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether nothing leaves the machine on the way to this host."""
+    return host is None or host in _LOOPBACK or host.startswith("127.")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """Facts about the broker that the tables tell.
+
+    Attributes:
+        routes: routing keys of messages in the outbox, and how many messages have each.
+        types: queues of consumers that were seen lately, with the types of their handlers.
+        refused_size: the broker's words about a message that was too large for it; empty if there is none.
+        paused: queues whose consumers an operator holds.
+        sharding: the queues that are split, or change.
+    """
+
+    routes: Mapping[str, int] = field(default_factory=dict)
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refused_size: str = ""
+    paused: frozenset[str] = frozenset()
+    sharding: Mapping[str, Agreement] = field(default_factory=dict)
+
+
+def with_facts(subject: BrokerSubject, facts: TableFacts) -> BrokerSubject:
+    """The subject with what the tables tell: routes, types of handlers that nobody named, queues likewise, shards."""
+    queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
+    registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
+    there = {name: Shards(name, each.shards) for name, each in facts.sharding.items()}
+    shards = {name: each for name, each in {**subject.shards, **there}.items() if each.count > 1}
+    split = [shards[name].names for name in facts.paused & shards.keys()]
+    return replace(
+        subject,
+        queues=_with_shards(queues, shards),
+        registered=_with_shards(registered, shards),
+        shards=shards,
+        moves={name: each for name, each in facts.sharding.items() if not each.is_settled},
+        routes=facts.routes,
+        paused=facts.paused.union(*split),
+    )
+
+
+def _with_shards(queues: Sequence[ExpectedQueue], shards: Mapping[str, Shards]) -> tuple[ExpectedQueue, ...]:
+    """The queues, and behind each that is split its shards, which get its messages."""
+    expected = list[ExpectedQueue]()
+    for queue in queues:
+        split = shards.get(queue.name)
+        names = () if split is None else split.names
+        expected += [replace(queue, name=name, shards=split) for name in (queue.name, *names)]
+    return tuple(expected)
+
+
+def expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[ExpectedQueue, ...]:
+    """The queues of the settings, with those of the handlers that belong to each.
+
+    Raises:
+        ConfigurationError: a handler names no queue although there are several, or a queue has no handler.
+    """
+    if settings.queue is None:
+        return ()
+    limits = queues.concurrency_of(settings)
+    assigned = queues.assign(handlers, list(limits)) if handlers else {name: list[Handler]() for name in limits}
+    return tuple(
+        ExpectedQueue(
+            name=name,
+            types=tuple(sorted({type_ for handler in own for type_ in handler.message_types})),
+            bindings=tuple((each.exchange, each.key) for each in settings.bind or () if each.queue in (name, None)),
+            handlers=tuple(own),
+            at_once=limits[name].transactions,
+            prefetch=limits[name].prefetch(own),
+        )
+        for name, own in assigned.items()
+    )

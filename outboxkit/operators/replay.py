@@ -1,0 +1,293 @@
+"""Replay: kept messages are published again, to rebuild the state of one queue's consumers."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from outboxkit import schema, statements
+from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
+from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec import envelope
+from outboxkit.errors import BrokerUnavailable, OutboxkitError
+from outboxkit.message import DEFAULT_DESTINATION, Message, changed
+from outboxkit.runtime import audit
+from outboxkit.runtime.outage import Outage, Sleep, keep_to_rate
+from outboxkit.schema import partitions
+from outboxkit.statements.dialects import is_server
+from outboxkit.telemetry import tracing
+
+PAGE = 500
+"""The number of messages that are read and published at once."""
+PLACES = 5_000
+"""The number of places that are read at once, to find messages by their ids."""
+LOOK_EVERY = 0.05
+"""Seconds between two looks at the relays that are settling."""
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+Place = tuple[datetime, int]
+"""The time and the position of a kept message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySelection:
+    """The kept messages to replay: those that match every field that is set.
+
+    Attributes:
+        type: the message type.
+        key: the ordering key.
+        since: published at this time or later.
+        until: published before this time; messages published after the start of a replay are never part of it.
+        destination: the destination that they were published to.
+        handlers: the handlers that run for them; if empty, all that the queue's consumer has.
+        message_ids: the messages with these ids; if empty, all.
+    """
+
+    type: str | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    destination: str = DEFAULT_DESTINATION
+    handlers: tuple[str, ...] = ()
+    message_ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMessages:
+    """The number of messages in a selection, and the times of the first and the last one; all are before `until`.
+
+    `absent` is the number of its message ids that are not among them.
+    """
+
+    count: int
+    first: datetime | None
+    last: datetime | None
+    until: datetime
+    absent: int = 0
+
+
+@dataclass(slots=True)
+class Replayed:
+    """The progress of a replay.
+
+    Attributes:
+        count: messages that the broker has confirmed.
+        total: the number of messages of the selection when the replay began; what is found then if it is None.
+        upto: the time at which the last of them was first published: the start of a continued replay.
+        complete: whether the whole selection is confirmed.
+        gone: messages of the selection that were deleted before it came to them.
+        refused: the reason for which the broker did not take the next message; None if it did.
+    """
+
+    count: int = 0
+    total: int | None = None
+    upto: datetime | None = None
+    complete: bool = False
+    gone: int = 0
+    refused: str | None = None
+
+
+def _quiet(_: Replayed) -> None:
+    pass
+
+
+class Replayer:
+    """Publishes kept messages again, with the same ids and in the same order.
+
+    It reads a page at a time, so it takes little memory, and holds no transaction while it publishes. Messages of one
+    key keep their order. After an interruption, messages that were published and not confirmed are published twice.
+
+    Args:
+        engine: for its own connections.
+        publisher: publishes to the queue alone.
+        selection: the messages.
+        rate: the maximum number of messages a second; None for no limit.
+        patience: how long the database or the broker may be away.
+        by: the operator's name, for the audit trail; None: the user of the system.
+        monotonic, sleep: for tests.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        publisher: Publisher,
+        selection: ReplaySelection,
+        *,
+        rate: float | None = None,
+        patience: timedelta = timedelta(seconds=30),
+        by: str | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._selection = selection
+        self._rate, self._by = rate, by
+        self._page = PAGE if rate is None else max(int(min(PAGE, rate)), 1)
+        self._patience = patience
+        self._outage = Outage("replay", patience=patience.total_seconds())
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._range: dict[str, Any] = {}
+
+    async def find(self) -> KeptMessages:
+        """Count the messages; those published from now on are not part of the replay.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+            OutboxkitError: a relay's transaction does not end.
+        """
+        async with self._engine.connect() as connection:
+            await connection.run_sync(schema.check)
+            now = await partitions.clock(connection)
+            selection = self._selection
+            until = now if selection.until is None else min(selection.until, now)
+            since = selection.since or BEGINNING
+            self._range = {"destination": selection.destination, "since": since, "until": until}
+            await self._settled(connection)
+            if selection.message_ids:
+                return await self._find_named(connection, until)
+            statement = statements.published.count_kept(type_=selection.type, key=selection.key)
+            count, first, last = (await connection.execute(statement, self._range)).one()
+            return KeptMessages(count, first, last, until)
+
+    async def run(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None] = _quiet) -> None:
+        """Publish the selected messages until all are confirmed, the broker refuses one, or `stop` is set.
+
+        `done` holds the progress, however the run ends; `progress` is called with it after each page.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+            BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
+        """
+        if not self._range:
+            messages = await self.find()
+            done.total = messages.count if done.total is None else done.total
+        queue = self._publisher.queue
+        filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
+        async with audit.recorded(self._engine, "replay", filter_, by=self._by) as running:
+            try:
+                await self._publish_pages(stop, done, progress)
+            finally:
+                running.uncounted = done.count
+            outcome = audit.DONE if done.complete else audit.STOPPED
+            if done.gone:
+                outcome = f"incomplete: {done.gone} of {done.total} messages were deleted meanwhile"
+            running.result = outcome if done.refused is None else f"refused: {done.refused}"
+
+    async def _publish_pages(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None]) -> None:
+        selection = self._selection
+        cursor, started = (self._range["since"], -1), self._monotonic()
+        while not stop.is_set():
+            rows = await self._outage.ride_out(partial(self._read, cursor), stop)
+            if not rows:
+                if rows is not None:
+                    done.gone = max((done.total or 0) - done.count, 0)
+                    done.complete = not done.gone
+                break
+            receipts = await self._outage.ride_out(
+                partial(self._publish, [_message(row, selection.handlers) for row in rows]), stop
+            )
+            confirmed = _confirmed(receipts or ())
+            if confirmed:
+                cursor = (rows[confirmed - 1].published_at, rows[confirmed - 1].position)
+                done.count, done.upto = done.count + confirmed, cursor[0]
+            if confirmed < len(rows):
+                done.refused = (
+                    f"message {rows[confirmed].message_id}: {receipts[confirmed].reason}" if receipts else None
+                )
+                break
+            progress(done)
+            await keep_to_rate(self._rate, done.count, self._monotonic() - started, stop, self._sleep)
+
+    async def _settled(self, connection: AsyncConnection) -> None:
+        """Wait for the relays that are settling at this moment: their rows are dated before their commits.
+
+        Raises:
+            OutboxkitError: it takes longer than `patience`.
+        """
+        if not is_server(connection.dialect.name):
+            return
+        before: set[str] | None = None
+        end = self._monotonic() + self._patience.total_seconds()
+        while before is None or before:
+            now = set((await connection.execute(statements.published.settling())).scalars())
+            await connection.rollback()  # so that the next read sees their commits
+            before = now if before is None else before & now
+            if before and self._monotonic() > end:
+                raise OutboxkitError(
+                    f"a relay has been settling messages for {self._patience.total_seconds():.0f} s: they would "
+                    "be missing from the replay. Try again once its transaction has ended"
+                )
+            if before:
+                await self._sleep(LOOK_EVERY)
+
+    async def _read(self, cursor: Place) -> Sequence[Row[Any]]:
+        selection = self._selection
+        page = statements.published.kept_page(type_=selection.type, key=selection.key)
+        async with self._engine.connect() as connection:
+            if is_server(connection.dialect.name):
+                await connection.execute(statements.published.keep_partitions())
+            if selection.message_ids:
+                return await self._read_named(connection, cursor)
+            rows: Sequence[Row[Any]] = (await connection.execute(page, self._parameters(cursor, self._page))).all()
+            return rows
+
+    async def _find_named(self, connection: AsyncConnection, until: datetime) -> KeptMessages:
+        count, first, last, absent = 0, None, None, set(self._selection.message_ids)
+        async for places in self._named(connection, (self._range["since"], -1)):
+            count, first, last = count + len(places), first or places[0].published_at, places[-1].published_at
+            absent.difference_update(place.message_id for place in places)
+        return KeptMessages(count, first, last, until, len(absent))
+
+    async def _read_named(self, connection: AsyncConnection, cursor: Place) -> Sequence[Row[Any]]:
+        """The next page of messages with one of the ids. No index has these: what lies between is read, too."""
+        async for places in self._named(connection, cursor):
+            page = places[: self._page]
+            period = {"first_at": page[0].published_at, "last_at": page[-1].published_at}
+            positions = {"positions": [place.position for place in page]}
+            statement = statements.published.kept_rows(connection.dialect.name)
+            rows: Sequence[Row[Any]] = (await connection.execute(statement, period | positions)).all()
+            return rows
+        return ()
+
+    async def _named(self, connection: AsyncConnection, cursor: Place) -> AsyncIterator[list[Row[Any]]]:
+        """The places of the messages with one of the ids, behind a place, in pages that are not empty."""
+        selection = self._selection
+        statement = statements.published.kept_places(type_=selection.type, key=selection.key)
+        while rows := (await connection.execute(statement, self._parameters(cursor, PLACES))).all():
+            if named := [row for row in rows if row.message_id in selection.message_ids]:
+                yield named
+            cursor = rows[-1].published_at, rows[-1].position
+
+    def _parameters(self, cursor: Place, limit: int) -> dict[str, Any]:
+        return self._range | {"after_at": cursor[0], "after_position": cursor[1], "limit": limit}
+
+    async def _publish(self, messages: Sequence[Message]) -> Sequence[Receipt]:
+        """Publish a page. An outage repeats the whole page, so that each key stays in order."""
+        await self._publisher.connect()
+        place = tracing.Place(self._publisher.system, self._publisher.queue)
+        with tracing.sending(messages, place) as span:
+            receipts = await self._publisher.publish(messages)
+            span.counts((receipt.verdict for receipt in receipts), fine=(Verdict.CONFIRMED,))
+        for receipt in receipts:
+            if receipt.verdict is Verdict.UNKNOWN:
+                raise BrokerUnavailable(receipt.reason or "the broker did not answer")
+        return receipts
+
+
+def _confirmed(receipts: Sequence[Receipt]) -> int:
+    """The number of messages that the broker confirmed before the first that it did not."""
+    verdicts = [receipt.verdict for receipt in receipts]
+    return next((index for index, verdict in enumerate(verdicts) if verdict is not Verdict.CONFIRMED), len(verdicts))
+
+
+def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
+    message = envelope.from_row(row[2:])
+    own = reserved.without(message.headers)  # a replayed dead letter is addressed to one queue
+    return changed(message, queue=None, headers=own | DeliveryHeaders(handlers=handlers, replayed=True).headers())

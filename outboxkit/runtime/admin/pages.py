@@ -1,0 +1,222 @@
+"""The pages of the admin port: whether the worker is live, whether it is ready, what it is, and its metrics."""
+
+import asyncio
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Generic, Protocol, TypeVar
+
+from outboxkit import __version__, statements
+from outboxkit.database import silence
+from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.errors.failures import first_line
+from outboxkit.runtime import logs
+from outboxkit.runtime.admin.port import MakePage, Page, text_page
+from outboxkit.runtime.health import Health
+from outboxkit.statements.dialects import has_one_writer
+from outboxkit.telemetry import scrape
+
+T = TypeVar("T")
+
+BEAT_SECONDS, LATE_SECONDS = 1.0, 10.0
+"""The interval of the event loop's heartbeat, and the age of the last one from which the worker is not live."""
+TURN_SECONDS = 60.0
+"""Time for a relay's turn beside its publish: claims, settles, and the wait of an idle one."""
+ASK_SECONDS, SHARED_SECONDS = 3.0, 1.0
+"""The time that a database may take to answer, and the time for which an answer holds for further requests."""
+
+
+class Worker(Protocol):
+    """A relay, the consumers of a process, or a retention."""
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine of its connections."""
+
+    def health(self) -> Health:
+        """Its state, from any thread."""
+
+
+class Heartbeat:
+    """The time at which an event loop last turned: a timer of the loop sets it.
+
+    Args:
+        loop: the event loop; `start` and `stop` are called there.
+        clock: a monotonic clock in seconds, for tests.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.loop = loop
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = clock()
+
+    def start(self) -> None:
+        """Beat now, and then again and again."""
+        self._at = self._clock()
+        self._timer = self.loop.call_later(BEAT_SECONDS, self.start)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def age(self) -> float:
+        """The seconds since the last beat, from any thread."""
+        return self._clock() - self._at
+
+
+class Shared(Generic[T]):
+    """An answer that requests of about the same time share.
+
+    Args:
+        ask: gets the answer; it raises nothing.
+        seconds: how long the answer holds.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], *, seconds: float = SHARED_SECONDS) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._task: asyncio.Task[T] | None = None
+        self._ended = 0.0
+
+    async def __call__(self) -> T:
+        """The answer."""
+        task = self._task
+        if task is None or (task.done() and time.monotonic() - self._ended > self._seconds):
+            task = self._task = asyncio.create_task(self._run())
+        return await asyncio.shield(task)
+
+    async def _run(self) -> T:
+        try:
+            return await self._ask()
+        finally:
+            self._ended = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about a process that the pages tell.
+
+    Attributes:
+        worker: the worker.
+        heartbeat: of the worker's event loop.
+        publish_limit: the seconds after which a call of the publisher is stuck.
+        settings: the settings without secrets.
+        unmeasured: the reason for which there are no metrics; None: there are.
+    """
+
+    worker: Worker
+    heartbeat: Heartbeat
+    publish_limit: float
+    settings: Mapping[str, object]
+    unmeasured: str | None
+
+
+def pages_of(facts: Facts) -> Mapping[str, MakePage]:
+    """The pages of a worker by their paths."""
+    database, started_at = Shared(lambda: _database_trouble(facts)), datetime.now(UTC)
+    scraped = Shared(_scrape)
+
+    async def live() -> Page:
+        trouble = why_stuck(facts.worker.health(), facts.heartbeat.age, facts.publish_limit)
+        return _verdict("live", [trouble] if trouble else [])
+
+    async def ready() -> Page:
+        health = facts.worker.health()
+        trouble = why_stuck(health, facts.heartbeat.age, facts.publish_limit)
+        servers = {"database": await database(), **health.servers}
+        lines = [f"{server}: {reason or 'connected'}" for server, reason in servers.items()]
+        return _verdict("ready", ([trouble] if trouble else []) + lines, failed=bool(trouble or any(servers.values())))
+
+    async def information() -> Page:
+        content = {
+            "outboxkit": __version__,
+            "worker": facts.worker.health().worker,
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+            "started_at": started_at.isoformat(timespec="seconds"),
+            "settings": facts.settings,
+        }
+        return Page(HTTPStatus.OK, json.dumps(content, indent=2).encode() + b"\n", "application/json")
+
+    async def metrics() -> Page:
+        if facts.unmeasured is not None:
+            return text_page(HTTPStatus.NOT_IMPLEMENTED, facts.unmeasured)
+        return await scraped()
+
+    return {"/metrics": metrics, "/livez": live, "/readyz": ready, "/info": information}
+
+
+def why_stuck(health: Health, beat_age: float, publish_limit: float) -> str | None:
+    """The reason for which a worker does not go on although no server is away; None: it goes on."""
+    if beat_age > LATE_SECONDS:
+        return f"the event loop has not turned for {beat_age:.0f} s: a handler or a library blocks it"
+    if health.publishing is not None and health.publishing > publish_limit:
+        return f"one publish has lasted {health.publishing:.0f} s; {publish_limit:g} s are the limit"
+    if health.without_turn is not None and health.without_turn > publish_limit + TURN_SECONDS:
+        return f"the relay has begun no turn for {health.without_turn:.0f} s"
+    return None
+
+
+async def _database_trouble(facts: Facts) -> str | None:
+    """The reason for which the database cannot be used now; None: it answers. The worker's event loop asks it."""
+    engine, age = facts.worker.engine, facts.heartbeat.age
+    if has_one_writer(engine.dialect.name):
+        return None  # a file; and to ask it takes the lock of the one writer
+    if age > LATE_SECONDS:
+        return f"not asked: the event loop has not turned for {age:.0f} s"
+    if silent := silence.longest():
+        return f"a statement has got no answer for {silent:.0f} s"
+    answer = asyncio.run_coroutine_threadsafe(_ask(engine), facts.heartbeat.loop)
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            await asyncio.wrap_future(answer)
+    except TimeoutError:
+        return f"no answer within {ASK_SECONDS:g} s"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it
+        return first_line(error)
+    return None
+
+
+async def _scrape() -> Page:
+    """A scrape, in a daemon thread of its own: it may wait for the database, and nothing has to wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Page] = loop.create_future()
+
+    def tell(page: Page) -> None:
+        if not done.done():
+            done.set_result(page)
+
+    def run() -> None:
+        try:
+            page = Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread ends with an answer
+            logs.logger().error("the metrics could not be scraped", exc_info=error)
+            page = text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "the metrics could not be scraped: the log has it")
+        with suppress(RuntimeError):  # the port is closed
+            loop.call_soon_threadsafe(tell, page)
+
+    threading.Thread(target=run, name="outboxkit scrape", daemon=True).start()
+    return await done
+
+
+async def _ask(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        await connection.execute(statements.activity.current_version())
+
+
+def _verdict(state: str, lines: list[str], *, failed: bool | None = None) -> Page:
+    if failed is None:
+        failed = bool(lines)
+    if failed:
+        return text_page(HTTPStatus.SERVICE_UNAVAILABLE, f"not {state}", *lines)
+    return text_page(HTTPStatus.OK, state, *lines)

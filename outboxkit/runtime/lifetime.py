@@ -1,0 +1,147 @@
+"""The life of a process: its event loop, its signals, a deadline for stopping, and an end that nothing can delay."""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from typing import NoReturn
+
+from outboxkit.errors.failures import first_line
+from outboxkit.runtime import logs
+
+GIVE_BACK_SECONDS, CANCEL_AGAIN_SECONDS = 3.0, 1.5
+"""The time that a cancelled service has to give back its work, and after which it is cancelled once more."""
+LEFT_SECONDS = 1.0
+"""The time that the process gives to tasks and threads that handlers left behind, once all else has ended. A stop takes
+the shutdown timeout and these two times at most."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_left_until = 0.0
+"""The end of that last time, by the monotonic clock."""
+
+
+def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
+    """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
+
+    The first signal sets the service's `stop` event, and the service finishes the work in flight. After
+    `shutdown_timeout`, or at a second signal, the rest is cancelled: its transaction is rolled back and its messages
+    are given back. If that takes longer than a few seconds, as with servers that are silent, their connections just
+    end. Either way that is a clean stop, with code 0. Call it as the process's last act: later signals, which would
+    spoil the exit code, are ignored.
+    """
+    loop, signals = asyncio.new_event_loop(), _Signals()
+    executor = ThreadPoolExecutor(thread_name_prefix="outboxkit")
+    loop.set_default_executor(executor)
+    loop.set_exception_handler(logs.unretrieved)
+    asyncio.set_event_loop(loop)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, signals.arrived)
+    gc.collect()
+    gc.freeze()  # imported modules stay for ever, so no collection has to look at them again
+    try:
+        return _run_to_end(loop, loop.create_task(_supervise(service, signals, shutdown_timeout.total_seconds())))
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        _close(loop, executor)
+
+
+def leave(code: int) -> int:
+    """Return the exit code; or end the process with it, if a thread that a handler left behind does not end."""
+    own_threads = (threading.main_thread(), threading.current_thread())
+    deadline = _left_until or time.monotonic() + LEFT_SECONDS
+    for thread in threading.enumerate():
+        if thread not in own_threads and (not thread.daemon or getattr(thread, "runs_handlers", False)):
+            thread.join(max(deadline - time.monotonic(), 0))
+            if thread.is_alive():
+                logs.logger().warning(
+                    "threads of handlers still run, the process ends without them", thread=thread.name
+                )
+                _end_now(code)
+    return code
+
+
+class _Signals:
+    """The events that signals set: stop, and then stop at once."""
+
+    def __init__(self) -> None:
+        self.stop, self.at_once = asyncio.Event(), asyncio.Event()
+
+    def arrived(self) -> None:
+        (self.at_once if self.stop.is_set() else self.stop).set()
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int:
+    """The result of the task, once it has ended.
+
+    Code of the application may stop the loop, exit, or cancel tasks that it did not start. Then the process ends at
+    once, with one line and exit code 1. A supervisor restarts it, and the crash record finds the message.
+    """
+    ending: BaseException | None = None
+    try:
+        return loop.run_until_complete(main)
+    except BaseException as error:
+        if main.done() and isinstance(error, Exception):  # the service's own
+            raise
+        ending = None if isinstance(error, Exception) else error
+    text = "the event loop was stopped" if ending is None else first_line(ending)
+    logs.logger().error("code of the application ended the process", error=text, exc_info=ending)
+    return _end_now(1)
+
+
+def _end_now(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)
+
+
+def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> None:
+    """Cancel the tasks and threads that were left behind, and wait for them for a moment."""
+    global _left_until  # noqa: PLW0603 - of the process
+    _left_until = time.monotonic() + LEFT_SECONDS
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    with suppress(Exception):
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=LEFT_SECONDS))
+        left = _left_until - time.monotonic()
+        loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), max(left, 0.1)))
+    executor.shutdown(wait=False, cancel_futures=True)
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals: _Signals, grace: float) -> int:
+    main = asyncio.ensure_future(service(signals.stop))
+    await _first_of(main, signals.stop, None)
+    await _first_of(main, signals.at_once, grace)
+    if main.done():
+        return main.result()
+    deadline = time.monotonic() + GIVE_BACK_SECONDS
+    while not main.done() and (left := deadline - time.monotonic()) > 0:
+        main.cancel()  # again after a while: before Python 3.12 `asyncio.wait_for` may swallow one
+        await asyncio.wait((main,), timeout=min(CANCEL_AGAIN_SECONDS, left))
+    if main.done():
+        with suppress(asyncio.CancelledError):
+            main.result()
+    else:
+        logs.logger().warning(
+            "what is in hand could not be given back in time, the process ends without that: do the servers answer?"
+        )
+    return 0
+
+
+async def _first_of(main: asyncio.Future[int], event: asyncio.Event, seconds: float | None) -> None:
+    """Wait for the service's end or the event."""
+    signalled = asyncio.ensure_future(event.wait())
+    await asyncio.wait((main, signalled), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()

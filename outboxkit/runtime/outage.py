@@ -1,0 +1,266 @@
+"""Outages: told apart from failures, and waited out. An outage counts against no message."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, NotSupportedError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError, OutboxkitError
+from outboxkit.errors.extras import needs_extra
+from outboxkit.errors.failures import first_line
+from outboxkit.errors.sqlstates import AWAY, AWAY_CODES, refused_connection, sqlstate_of
+from outboxkit.statements.dialects import DRIVERS
+
+with needs_extra(__name__):
+    import structlog
+    from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, stop_any, stop_never
+    from tenacity.stop import stop_base
+    from tenacity.wait import wait_base, wait_random_exponential
+
+__all__ = [
+    "REMIND_SECONDS",
+    "Clock",
+    "Outage",
+    "Sleep",
+    "check_engine_driver",
+    "is_refusal",
+    "is_unexpected",
+    "jittered",
+    "keep_to_rate",
+    "pause",
+    "utc_now",
+    "what_is_away",
+]
+
+T = TypeVar("T")
+
+Clock = Callable[[], datetime]
+Sleep = Callable[[float], Awaitable[None]]
+
+REMIND_SECONDS = 60.0
+"""The interval at which an outage is logged again: its first error is often not its cause."""
+
+
+def check_engine_driver(engine: AsyncEngine, worker: str) -> None:
+    """Make sure that a worker got an engine of its own driver: with another one, an outage looks like a failure.
+
+    Raises:
+        ConfigurationError: it has another driver.
+    """
+    dialect = engine.dialect
+    driver = DRIVERS.get(dialect.name)
+    if dialect.driver != driver:
+        raise ConfigurationError(
+            f"{worker} got an engine of {dialect.name}+{dialect.driver}, and needs {dialect.name}+{driver}: "
+            "outboxkit.runtime.process.engine(url, name=...) makes one of any URL. The application's own sessions may stay as "
+            "they are"
+        )
+
+
+def what_is_away(error: BaseException | None, *, passing: tuple[str, ...] = ()) -> str | None:
+    """The peer that cannot be reached according to the error, `broker` or `database`; None for other errors.
+
+    Errors whose SQLSTATE begins with one of `passing` count as the database being away, too.
+    """
+    if isinstance(error, BrokerUnavailable):
+        return "broker"
+    if isinstance(error, PoolTimeout):
+        return "database"
+    if isinstance(error, DBAPIError) and (error.connection_invalidated or _is_away(error, passing)):
+        return "database"
+    return None
+
+
+def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
+    sqlstate = sqlstate_of(error)
+    if sqlstate is not None:
+        return sqlstate.startswith((*AWAY, *passing))
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF in AWAY_CODES
+    # the driver got no answer with a state: refused, reset, no such host
+    return type(error.orig).__module__.startswith("psycopg")
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether the peer is there and refuses: a password, a name or a right is wrong, and waiting mends none of them."""
+    return isinstance(error, BrokerRefused) or (
+        isinstance(error, DBAPIError) and refused_connection(error) is not None and what_is_away(error) is not None
+    )
+
+
+def is_unexpected(error: BaseException) -> bool:
+    """Whether the error may come from one row, a library or our own code, so that a worker should go on.
+
+    It is not if the error names a precondition: a setting, a missing table, a missing grant. Nor is a cancellation that
+    was requested.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or not task.cancelling()
+    return isinstance(error, Exception) and not isinstance(error, OutboxkitError | ProgrammingError | NotSupportedError)
+
+
+class Outage:
+    """Runs steps that need the broker and the database. If one is away, it waits with backoff and runs the step again.
+
+    If a peer refuses because of a setting or a right, its error is raised at once at the start. Later it is waited out
+    and told as a refusal, since somebody has taken the right or the password away, and may undo that.
+
+    It logs one line when a peer goes away, one for each minute of the outage with the latest error, and one at its end.
+
+    Args:
+        process: the process's name in the log, such as `relay`.
+        queue: the consumer's queue, for the log.
+        patience: give up after this many seconds of one outage and raise its error; None waits for ever.
+        passing: SQLSTATEs that are waited out as well, such as `sqlstates.TRANSIENT`.
+        wait: the backoff, as a tenacity wait.
+        sleep: for tests.
+        monotonic: a monotonic clock in seconds, for tests.
+    """
+
+    def __init__(
+        self,
+        process: str,
+        *,
+        queue: str | None = None,
+        patience: float | None = None,
+        passing: tuple[str, ...] = (),
+        wait: wait_base | None = None,
+        sleep: Sleep = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = structlog.get_logger("outboxkit").bind(process=process, **({"queue": queue} if queue else {}))
+        self._patience = patience
+        self._passing = passing
+        self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._away: dict[str, tuple[float, int]] = {}
+        self._reached: set[str] = set()
+        self._refusing: set[str] = set()
+        self._errors: dict[str, str] = {}
+
+    def is_away(self, server: str) -> bool:
+        """Whether this one, `broker` or `database`, could not be reached when it was last needed."""
+        return server in self._away
+
+    async def ride_out(self, step: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
+        """The step's result, after any outage; None if `stop` was set during one.
+
+        Raises:
+            BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience, or a peer refuses that was
+                never `reached`.
+        """
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(self._is_waited_out),
+            stop=stop_any(
+                stop_after_delay(self._patience) if self._patience is not None else stop_never, _Stopped(stop)
+            ),
+            wait=self._wait,
+            sleep=lambda seconds: pause(stop, seconds, self._sleep),
+            before_sleep=lambda state: self.begins(state.outcome.exception() if state.outcome else None),
+            reraise=True,
+        )
+
+        async def attempt() -> T:  # tenacity awaits only functions that are declared async
+            return await step()
+
+        try:
+            result: T = await retrying(attempt)
+        except Exception as error:
+            if self._what(error) is not None and stop.is_set():
+                return None
+            raise
+        if not stop.is_set():  # else it may be a step that has asked nobody
+            self.is_over()
+        return result
+
+    def reached(self, server: str) -> None:
+        """Note that this process has worked with `broker` or `database`: from now on a refusal is waited out, too."""
+        self._reached.add(server)
+
+    def _is_waited_out(self, error: BaseException) -> bool:
+        away = self._what(error)
+        return away is not None and (away in self._reached or not is_refusal(error))
+
+    def _what(self, error: BaseException | None) -> str | None:
+        return what_is_away(error, passing=self._passing)
+
+    def is_over(self, *servers: str) -> None:
+        """Note that these can be reached, by default `broker` and `database`, and log the end of an outage."""
+        for away in servers or tuple(self._away):
+            if self._away.pop(away, None) is not None:
+                self._log.info(f"{away} is back, work goes on")
+            self._errors.pop(away, None)
+            self._refusing.discard(away)
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        """The latest error of each peer that is away, as far as known. It may be read from another thread."""
+        return dict(self._errors)
+
+    def begins(self, error: BaseException | None) -> None:
+        """Note an error that shows an outage, and log it unless it was logged lately."""
+        away, now = self._what(error), self._monotonic()
+        if away is None:
+            return
+        self._errors[away] = first_line(error)
+        is_new_refusal = is_refusal(error) and away not in self._refusing
+        if away not in self._away or is_new_refusal:
+            self._refusing |= {away} if is_new_refusal else set()
+            self._away[away] = now, 0
+            state = "refuses this process" if is_new_refusal else "is away"
+            self._log.warning(f"{away} {state}, waiting", error=first_line(error))
+            return
+        since, reminders = self._away[away]
+        if now - since >= (reminders + 1) * REMIND_SECONDS:
+            minutes = int((now - since) // REMIND_SECONDS)
+            self._away[away] = since, minutes
+            state = "still refuses this process" if is_refusal(error) else "is still away"
+            self._log.warning(f"{away} {state}", minutes=minutes, error=first_line(error))
+
+
+async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:
+    """Sleep for so many seconds, or until `stop` is set."""
+    sleeping = asyncio.ensure_future(sleep(seconds))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sleeping.cancel()
+        stopping.cancel()
+
+
+async def keep_to_rate(
+    rate: float | None, count: int, seconds: float, stop: asyncio.Event, sleep: Sleep = asyncio.sleep
+) -> None:
+    """Pause if `count` rows in so many seconds are more than `rate` a second allows. None allows any number."""
+    if rate is not None and (early := count / rate - seconds) > 0:
+        await pause(stop, early, sleep)
+
+
+class _Stopped(stop_base):
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+
+    def __call__(self, retry_state: RetryCallState) -> bool:  # noqa: ARG002
+        return self._stop.is_set()
+
+
+def jittered(seconds: float) -> float:
+    """A random delay of 50 % to 150 %, so that many processes do not run in step."""
+    return seconds * random.uniform(0.5, 1.5)  # noqa: S311 - not a secret
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)

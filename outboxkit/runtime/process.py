@@ -1,0 +1,254 @@
+"""The surroundings of a service: engine, broker, log, signals, a deadline for stopping."""
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, event, make_url
+
+from outboxkit.brokers import Publisher, Subscriber
+from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
+from outboxkit.database.session_settings import set_in_sessions
+from outboxkit.database.sqlalchemy_asyncio import AsyncEngine, create_async_engine
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.extras import needs_extra
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.runtime import engines, lifetime, logs
+from outboxkit.runtime.pauses.holding import relay_name
+from outboxkit.statements.dialects import DRIVERS
+
+if TYPE_CHECKING:
+    from outboxkit.codec.envelopes.cloudevents import ContentMode
+
+ASYNC_DRIVERS = {backend: f"{backend}+{driver}" for backend, driver in DRIVERS.items()}
+MEMORY = "memory:"
+SILENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""Limits for a network that lets nothing through: half a minute instead of the operating system's hours. They hold in
+the middle of a statement, too. In seconds, the last in milliseconds; the URL may say otherwise. For a peer that
+acknowledges and does not answer there is `silence`."""
+LOCK_TIMEOUT = "2s"
+"""The limit for a table that is being altered; a relay never waits for rows. The ALTER waits for one transaction of the
+relay, and that one would wait for the other one, which waits for the table."""
+LEAVING = timedelta(seconds=5)
+"""Time for a relay, beside its two publishes, to leave a broker that does not answer and to settle."""
+configure_log = logs.configure_log
+run, leave = lifetime.run, lifetime.leave
+
+
+def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
+    """An async engine for a process of outboxkit, whatever driver the URL names.
+
+    On PostgreSQL its connections are called `name`. Their times are in UTC and in the format that the driver reads,
+    whatever the server, the database or the role has set. They notice a server that fell silent, and prepare statements
+    under names of their own. The server ends one that leaves a transaction idle for longer than `idle_in_transaction`:
+    a relay whose machine froze gives its rows back.
+
+    On SQLite every transaction takes the writer lock at its start. The database is in WAL mode, so that readers are not
+    held up.
+
+    Raises:
+        ConfigurationError: neither PostgreSQL nor SQLite.
+    """
+    target = make_url(url)
+    driver = ASYNC_DRIVERS.get(target.get_backend_name())
+    if driver is None:
+        raise ConfigurationError(f"{target.get_backend_name()!r} is not supported; postgresql and sqlite are")
+    target = target.set(drivername=driver)
+    if driver.startswith("sqlite"):
+        return _sqlite(target)
+    from outboxkit.database.connections import (  # noqa: PLC0415 - psycopg, which SQLite does without
+        Connection,
+        name_apart,
+        part_with_silent,
+    )
+    from outboxkit.database.driver_rows import read_bounded  # noqa: PLC0415
+
+    limits = {option: value for option, value in SILENCE.items() if option not in target.query}
+    engine = create_async_engine(
+        target,
+        pool_size=pool_size,
+        max_overflow=2,
+        hide_parameters=True,
+        connect_args={"application_name": name, "async_creator_fn": Connection.connect, **limits},
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _settle(connection: Any, _: Any) -> None:
+        name_apart(connection.driver_connection)
+        read_bounded(connection.driver_connection)
+
+    engines.name_roles(engine.sync_engine)
+    part_with_silent(engine.sync_engine)
+    set_in_sessions(engine.sync_engine, timezone="UTC", datestyle="ISO")
+    if idle_in_transaction is not None:
+        milliseconds = str(round(idle_in_transaction.total_seconds() * 1000))
+        set_in_sessions(engine.sync_engine, idle_in_transaction_session_timeout=milliseconds)
+    return engine
+
+
+def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEFAULT_DESTINATION) -> AsyncEngine:
+    """The engine for a relay, which holds its batches by transactions and claims through indexes only.
+
+    Its sessions are named after the destination, by which `outboxkit doctor` can tell a destination without a relay.
+
+    Nothing is prepared: a statement serves a batch, and is planned for the tables as they are. Statistics may be older,
+    from an empty outbox, for which a sequential scan is right. The relay's sessions do without. They also do without
+    JIT, which compiles for 50 ms what then runs for 10.
+
+    Raises:
+        ConfigurationError: neither PostgreSQL nor SQLite.
+    """
+    connections = engine(url, name=relay_name(destination), idle_in_transaction=publish_timeout * 3 + LEAVING)
+    if connections.dialect.name == "postgresql":
+
+        @event.listens_for(connections.sync_engine, "connect")
+        def _prepare_nothing(connection: Any, _: Any) -> None:
+            connection.driver_connection.prepare_threshold = None
+
+        set_in_sessions(
+            connections.sync_engine,
+            enable_seqscan="off",
+            enable_bitmapscan="off",
+            jit="off",
+            lock_timeout=LOCK_TIMEOUT,
+        )
+    return connections
+
+
+def _sqlite(target: URL) -> AsyncEngine:
+    engine = create_async_engine(target, hide_parameters=True, connect_args={"timeout": engines.SQLITE_BUSY_SECONDS})
+
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def _try_to_open(_: Any, __: Any, arguments: Any, options: Any) -> None:
+        # If aiosqlite cannot open the file it leaves a thread, which later speaks to an event loop that is gone.
+        sqlite3.connect(arguments[0], uri=bool(options.get("uri"))).close()
+
+    engines.settle_sqlite(engine.sync_engine)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _use_wal(connection: Any, _: Any) -> None:
+        connection.cursor().execute("PRAGMA journal_mode = WAL")
+
+    return engine
+
+
+def publisher(
+    url: str, *, exchange: str, timeout: timedelta, cloudevents: "ContentMode | None" = None, source: str = "outboxkit"
+) -> Publisher:
+    """The publisher for a broker URL, or for the URL of an HTTP destination.
+
+    `memory://` is one broker for the whole process, and for no other. An HTTP publisher needs up to twice the timeout.
+
+    Raises:
+        ModuleNotFoundError: an HTTP destination, and httpx is not installed.
+    """
+    if is_http(url):
+        return http_publisher(url, timeout=timeout, cloudevents=cloudevents, source=source)
+    if url.startswith(MEMORY):
+        return MemoryPublisher(_memory_broker(url))
+    from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
+
+    return RabbitPublisher(url, exchange=exchange, timeout=timeout, cloudevents=cloudevents, source=source)
+
+
+def is_http(url: str) -> bool:
+    """Whether this is the URL of an HTTP destination, which has no queues."""
+    return url.lower().startswith(("http://", "https://"))
+
+
+def http_publisher(
+    url: str,
+    *,
+    timeout: timedelta,
+    concurrency: int = 8,
+    authorization: str | None = None,
+    secret: str | None = None,
+    cloudevents: "ContentMode | None" = None,
+    source: str = "outboxkit",
+) -> Publisher:
+    """The publisher for the URL of an HTTP destination; `HttpPublisher` describes the arguments.
+
+    Raises:
+        ModuleNotFoundError: httpx is not installed.
+    """
+    with needs_extra("an HTTP URL as OUTBOXKIT_BROKER_URL"):
+        from outboxkit.brokers.http import HttpPublisher  # noqa: PLC0415 - httpx is an extra
+    return HttpPublisher(
+        url,
+        timeout=timeout,
+        concurrency=concurrency,
+        authorization=authorization,
+        secret=secret,
+        cloudevents=cloudevents,
+        source=source,
+    )
+
+
+def refuse_http(url: str) -> None:
+    """Nothing but a relay can use an HTTP destination.
+
+    Raises:
+        ConfigurationError: it is the URL of one.
+    """
+    if is_http(url):
+        raise ConfigurationError(
+            "OUTBOXKIT_BROKER_URL is an HTTP URL, a destination for `outboxkit relay` alone; amqp://… is accepted here"
+        )
+
+
+def queue_publisher(url: str, queue: str, *, timeout: timedelta) -> Publisher:
+    """A publisher past every binding, to one queue that exists.
+
+    Raises:
+        ConfigurationError: `memory://` has no queues but those of this process, and an HTTP destination has none.
+    """
+    refuse_http(url)
+    if url.startswith(MEMORY):
+        raise ConfigurationError("OUTBOXKIT_BROKER_URL is memory://, a broker inside one process; amqp://… is accepted")
+    from outboxkit.brokers.rabbitmq import QueuePublisher  # noqa: PLC0415 - a broker is imported when it is used
+
+    return QueuePublisher(url, queue, timeout=timeout)
+
+
+def subscriber(
+    url: str,
+    queue: str,
+    *,
+    exchange: str | None,
+    topics: Sequence[str | tuple[str, str]],
+    prefetch: int = 64,
+    delays: Sequence[timedelta] = DEFAULT_DELAYS,
+    ordered: bool = False,
+    share: int = 1,
+) -> Subscriber:
+    """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
+
+    It holds one `share`-th of the bytes that a process may hold unacked.
+
+    Raises:
+        ConfigurationError: an HTTP destination has no queues.
+    """
+    refuse_http(url)
+    if url.startswith(MEMORY):
+        return MemorySubscriber(_memory_broker(url), queue, [each for each in topics if isinstance(each, str)], delays)
+    from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
+
+    subscriber = RabbitSubscriber(
+        url, queue, exchange=exchange, topics=topics, prefetch=prefetch, delays=delays, ordered=ordered
+    )
+    subscriber.max_unacked_bytes //= share
+    return subscriber
+
+
+@cache
+def _memory_broker(url: str) -> MemoryBroker:  # noqa: ARG001 - its identity: who names the same URL meets there
+    return MemoryBroker()

@@ -1,0 +1,303 @@
+"""Settings from `OUTBOXKIT_*`: read once by a process, checked at once, and never printing a password."""
+
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Any, Literal, get_args
+
+from outboxkit.compression import INFLATED_LIMIT, MAX_MESSAGE_BYTES
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.extras import needs_extra
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_ATTEMPTS, DEFAULT_DELAYS, DEFAULT_RETENTION
+from outboxkit.runtime import environment, urls
+from outboxkit.runtime.environment import FILE, PREFIX, variable
+from outboxkit.runtime.limits import MOST_AT_ONCE
+from outboxkit.runtime.sources import MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
+
+with needs_extra(__name__):
+    from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+    from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+LONGEST = timedelta(days=36_500)
+_SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+_LIMITS = (("ge", "from"), ("le", "to"))
+_DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
+
+
+def parse_duration(text: object) -> timedelta:
+    """`500ms`, `10s`, `5m`, `2h` or `7d` as a timedelta; a timedelta is returned as it is.
+
+    Raises:
+        ValueError: it reads otherwise.
+    """
+    if isinstance(text, timedelta):
+        return text
+    match = _DURATION.fullmatch(str(text).strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0
+    if not 0 < seconds <= LONGEST.total_seconds():
+        raise ValueError(f"{_DURATION_HINT} is accepted, longer than nothing and up to {LONGEST.days}d")
+    return timedelta(seconds=seconds)
+
+
+def _parse_delays(text: object) -> object:
+    return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
+
+
+def _parse_names(text: object) -> object:
+    names = tuple(part.strip() for part in text.split(",")) if isinstance(text, str) else text
+    if isinstance(names, tuple) and not all(names):
+        raise ValueError("names with commas between them are accepted, such as cloudevents,shop.readers:legacy")
+    return names
+
+
+def _parse_switch(text: object) -> object:
+    if isinstance(text, str):
+        if text.lower() not in _SWITCH:
+            raise ValueError("true or false is accepted")
+        return _SWITCH[text.lower()]
+    return text
+
+
+def _lowered(text: object) -> object:
+    return text.lower() if isinstance(text, str) else text
+
+
+ListensOn = Annotated[urls.ListenAddress, NoDecode, BeforeValidator(urls.parse_address)]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Queues = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(parse_queues), Field(min_length=1)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_names)]
+Bindings = Annotated[tuple[Binding, ...], NoDecode, BeforeValidator(parse_bindings), Field(min_length=1)]
+Delays = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_delays), Field(min_length=1)]
+
+
+class Settings(BaseSettings):
+    """Every setting. The variable is the name in capitals behind `OUTBOXKIT_`; options of the same name win over it."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    database_url: SecretStr = Field(description="postgresql+psycopg://… or sqlite:///…")
+    broker_url: SecretStr = Field(
+        SecretStr("amqp://guest:guest@localhost:5672/"),
+        description="amqp:// or amqps://; a relay's also https://",
+    )
+    management_url: SecretStr | None = Field(
+        None, description="RabbitMQ's management API, for doctor: http://user:password@host:15672"
+    )
+    exchange: str = Field(
+        "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
+    )
+    queue: Queues | None = Field(None, description="a queue to consume; NAME:2 for two at once")
+    bind: Bindings | None = Field(None, description="EXCHANGE:KEY, a further binding of the queue")
+    declare: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
+        default=True, description="declare the queue, or take it as it is"
+    )
+    readers: Names | None = Field(
+        None, description="of foreign envelopes: cloudevents, celery, masstransit, debezium, MODULE:NAME"
+    )
+    destination: str = Field(
+        DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
+    )
+    cloudevents: Literal["binary", "structured"] | None = Field(
+        None, description="messages are CloudEvents in this mode"
+    )
+    cloudevents_source: str = Field("outboxkit", min_length=1, max_length=255, description="the source of CloudEvents")
+    http_authorization: SecretStr | None = Field(None, description="Authorization header for an HTTP destination")
+    http_secret: SecretStr | None = Field(None, description="signs requests to an HTTP destination: whsec_…")
+    batch_size: int = Field(2000, ge=1, le=10_000, description="rows claimed at once, at most")
+    publish_timeout: Duration = Field(timedelta(seconds=10), description="how long a batch waits for confirms")
+    poll_interval: Duration = Field(
+        timedelta(milliseconds=250), description="how often an idle relay looks without NOTIFY"
+    )
+    drain_patience: Duration = Field(timedelta(seconds=10), description="how long --drain waits for an absent server")
+    concurrency: int = Field(8, ge=1, le=MOST_AT_ONCE, description="deliveries, or HTTP requests, at once")
+    consume_batch_size: int = Field(200, ge=1, le=10_000, description="deliveries in a transaction, at most")
+    ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
+        default=False, description="messages of a key one after the other"
+    )
+    shards: int | None = Field(
+        None, ge=1, le=MOST_SHARDS, description="queues that share the work of an ordered one, by key"
+    )
+    max_attempts: int = Field(DEFAULT_ATTEMPTS, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter")
+    max_message_bytes: int = Field(
+        MAX_MESSAGE_BYTES, ge=1024, le=INFLATED_LIMIT, description="the largest payload that handlers get, inflated"
+    )
+    dead_key: Literal["park", "continue"] = Field("park", description="later messages of a dead letter's key")
+    published_retention: Duration | None = Field(None, description="how long published messages are kept")
+    inbox_retention: Duration = Field(DEFAULT_RETENTION, description="how long the inbox remembers")
+    dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
+    retry_delays: Delays = Field(DEFAULT_DELAYS, description="before each next attempt, such as 1s,10s,1m")
+    admin_port: ListensOn | None = Field(None, description="[HOST:]PORT of metrics and health")
+    shutdown_timeout: Duration = Field(timedelta(seconds=25), description="how long a stop may take")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = Field(
+        "info", description="debug, info, warning or error"
+    )
+    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: JSON without a terminal")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_text(cls, value: object) -> object:
+        """Refuse bytes that are not UTF-8, of which Python makes lone surrogates, and NUL, which no server takes."""
+        for text in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(text, str) and _NOT_TEXT.search(text):
+                raise ValueError("text in UTF-8, without NUL, is accepted")
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database_url(cls, value: SecretStr) -> SecretStr:
+        urls.check_database(value.get_secret_value())
+        return value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _check_broker_url(cls, value: SecretStr) -> SecretStr:
+        urls.check_broker(value.get_secret_value())
+        return value
+
+    @field_validator("management_url")
+    @classmethod
+    def _check_management_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            urls.check_management(value.get_secret_value())
+        return value
+
+    @field_validator("http_authorization")
+    @classmethod
+    def _check_authorization(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and _HEADER.fullmatch(value.get_secret_value()) is None:
+            raise ValueError("the value of a header is accepted, such as Bearer …: one line of visible ASCII")
+        return value
+
+    @field_validator("http_secret")
+    @classmethod
+    def _check_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _is_signing_secret(value.get_secret_value()):
+            raise ValueError("whsec_ and 24 to 64 bytes in base64 is accepted, as Standard Webhooks has it")
+        return value
+
+    @field_validator("retry_delays")
+    @classmethod
+    def _check_delays(cls, value: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
+        if list(value) != sorted(set(value)):
+            raise ValueError("ascending durations with commas between them are accepted, such as 1s,10s,1m")
+        return value
+
+
+def _is_signing_secret(text: str) -> bool:
+    try:
+        key = b64decode(text.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        return False
+    return text.startswith("whsec_") and 24 <= len(key) <= 64
+
+
+SECRETS = frozenset(
+    name
+    for name, field in Settings.model_fields.items()
+    if SecretStr in (field.annotation, *get_args(field.annotation))
+)
+"""Settings whose values are never shown, and may stand in a file that `OUTBOXKIT_…_FILE` names."""
+
+
+def without_secrets(settings: Settings) -> dict[str, object]:
+    """The settings as texts and numbers that may be shown: of a URL its address, of a secret only that it is set."""
+    return {name: _shown(name, value) for name, value in settings}
+
+
+def _duration_text(value: timedelta) -> str:
+    """The duration as it is accepted, in the largest unit of which it is a whole number."""
+    milliseconds = round(value.total_seconds() * 1000)
+    sizes = ((unit, round(seconds * 1000)) for unit, seconds in reversed(_UNITS.items()))
+    return next(f"{milliseconds // size}{unit}" for unit, size in sizes if milliseconds % size == 0)
+
+
+def _shown(name: str, value: object) -> object:
+    if isinstance(value, SecretStr):
+        return urls.shown(value.get_secret_value()) if name in ("database_url", "broker_url") else "set"
+    if isinstance(value, timedelta):
+        return _duration_text(value)
+    if isinstance(value, urls.ListenAddress):
+        return str(value)
+    if isinstance(value, ConsumedQueue | Binding):
+        return asdict(value)
+    return [_shown(name, each) for each in value] if isinstance(value, tuple) else value
+
+
+def load(options: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings: options that are not None, then the environment, then the defaults.
+
+    Each of `SECRETS` may stand in a file instead: the option `database_url_file`, the variable
+    `OUTBOXKIT_DATABASE_URL_FILE` and so on name it. It is read once.
+
+    Raises:
+        ConfigurationError: one line for each bad value: the variable, what was found, what is accepted.
+    """
+    values = {name: value for name, value in (options or {}).items() if value is not None}
+    named = {name: option(name) for name in values}
+    try:
+        for name in sorted(SECRETS):
+            _read_file(name, values, named)
+        return Settings(**values)
+    except ValidationError as error:
+        bad = [problem for problem in error.errors() if problem["type"] != "missing"]
+        lines = [_explain(problem, values, named) for problem in bad or error.errors()]
+    except ConfigurationError as error:
+        lines = [str(error)]
+    raise ConfigurationError("\n".join([*lines, *unknown_variables()]))
+
+
+def unknown_variables() -> Iterator[str]:
+    """A line for each `OUTBOXKIT_…` variable that is not a setting, with the nearest that is one."""
+    known = [variable(name) for name in Settings.model_fields]
+    return environment.unknown([*known, *(variable(name) + FILE for name in SECRETS)])
+
+
+def option(name: str) -> str:
+    """The command line's option for a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _read_file(name: str, values: dict[str, Any], named: dict[str, str]) -> None:
+    """Put the content of a secret's file, if one is named, among the values, and note what names it."""
+    variables = environment.variables()
+    path, of_option = values.pop(name + FILE.lower(), None), option(name + FILE.lower())
+    as_value, as_file = variable(name), variable(name) + FILE
+    if path is not None and name in values:
+        raise ConfigurationError(f"{option(name)} and {of_option} are both given: one of them is accepted")
+    if path is not None:
+        values[name], named[name] = environment.read_secret(path, named=of_option), of_option
+    elif name not in values and as_file in variables:
+        if as_value in variables:
+            raise ConfigurationError(f"{as_value} and {as_file} are both set: one of them is accepted")
+        values[name], named[name] = environment.read_secret(variables[as_file], named=as_file), as_file
+
+
+def _accepted(problem: Any) -> str:
+    """The values that are accepted, in the words of the other errors."""
+    kind, bounds = problem["type"], problem.get("ctx", {})
+    if kind == "literal_error":
+        return f"{bounds['expected']} is accepted"
+    if kind.startswith("int_") or kind in ("greater_than_equal", "less_than_equal"):
+        limits = Settings.model_fields[str(problem["loc"][0])].metadata
+        parts = [(word, getattr(each, name)) for name, word in _LIMITS for each in limits if hasattr(each, name)]
+        return " ".join(["a whole number", *(f"{word} {limit}" for word, limit in parts), "is accepted"])
+    return str(problem["msg"]).removeprefix("Value error, ")
+
+
+def _explain(problem: Any, values: Mapping[str, Any], named: Mapping[str, str]) -> str:
+    name = str(problem["loc"][0])
+    shown = named.get(name, variable(name))
+    if problem["type"] == "missing":
+        return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names"
+    raw: Any = values[name] if name in values else environment.variables().get(variable(name), problem["input"])
+    raw = ",".join(map(str, raw)) if isinstance(raw, list) else raw
+    what = "" if name in SECRETS else f" is {raw!r}"
+    accepted = _accepted(problem)
+    return f"{shown}{what}{':' if what else ' cannot be used:'} {accepted}"

@@ -1,0 +1,116 @@
+"""What an exception says to people, whatever the exception is made of."""
+
+from typing import Any
+
+import pytest
+
+from outboxkit.errors import failures
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error  # noqa: TRY301
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+
+
+def test_the_middle_of_a_long_traceback_is_left_out():
+    lines = [f"{number} {'x' * 900}" for number in range(30)]
+    text = failures.traceback_of(raised(ValueError("\n".join(lines))))
+    assert len(text) < failures.TRACEBACK_LIMIT + 100
+    assert text.startswith("Traceback (most recent call last):")
+    assert "\n… (left out) …\n" in text
+    assert text.endswith(f"  | {lines[failures.TEXT_LINES]}")
+
+
+class Touchy(ExceptionGroup[Exception]):
+    """Nothing of it can be read."""
+
+    @property
+    def exceptions(self) -> Any:
+        raise RuntimeError("no")
+
+    @property
+    def sqlstate(self) -> str:
+        raise KeyError
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_an_exception_that_cannot_be_read_is_told_all_the_same():
+    error = raised(Touchy("t", [ValueError()]))
+    told = "Touchy: (its text cannot be read: ZeroDivisionError)"
+    assert failures.first_line(error) == told
+    assert failures.traceback_of(error).endswith(told)
+
+
+class Broken(Exception):
+    """Anything."""
+
+
+def test_a_traceback_that_cannot_be_made_is_told_as_that(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(failures.traceback.StackSummary, "extract", fail)
+    assert failures.traceback_of(raised(Broken("x"))) == "Broken: x (the traceback cannot be shown: MemoryError)"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\tb", "a\\tb"), ("\0", "\\0"), ("\ud800", "\\ud800"), ("\u200b", "\\u200b"), ("grüße 漢", "grüße 漢")],
+)
+def test_what_cannot_be_seen_is_escaped(text: str, shown: str):
+    assert failures.printable(text) == shown
+
+
+def test_a_long_line_is_cut():
+    assert failures.printable("x" * 2000, 10) == "x" * 9 + "…"
+    assert failures.printable("\n" * 10, 10) == "\\n" * 4 + "\\…"
+
+
+@pytest.mark.parametrize("blank", [" ", "\n", "\t \n", "LINE 1", "\nLINE 1"])
+def test_a_text_as_long_as_a_message_takes_no_longer_than_a_short_one(blank: str):
+    """Counted in characters that are looked at, which is what bounds the time."""
+    error = raised(ValueError(f"start{blank * 2_000_000}end"))
+    error.__notes__ = [f"{blank * 2_000_000}"] * 5
+    assert failures.first_line(error).startswith("ValueError: start")
+    assert len(failures.traceback_of(error)) < failures.TRACEBACK_LIMIT + 100
+
+
+def test_what_a_statement_was_and_had_is_left_out():
+    text = "refused  \n\t [SQL: INSERT] \n[parameters: (4111)]\n(Background on this error at: x)"
+    assert failures.text_of(ValueError(text)) == "refused"
+    assert failures.text_of(ValueError("null value\nDETAIL:  Failing row contains (4111).")) == "null value"
+    of_asyncpg = "<class 'asyncpg.exceptions.DataError'>: invalid input for query argument $1: '4111' (not an integer)"
+    assert failures.text_of(ValueError(of_asyncpg)) == "<class 'asyncpg.exceptions.DataError'>: invalid input"
+
+
+class Hidden(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Falsy(Exception):
+    def __bool__(self) -> bool:
+        raise RuntimeError("no")
+
+
+def test_the_value_that_no_column_can_hold_is_left_out():
+    class Refused(Exception):
+        """As a driver's error has its state."""
+
+        sqlstate = "22P02"
+
+    refused = Refused('invalid input syntax for type integer: "4111 1111"\nCONTEXT: portal parameter $1')
+    assert failures.first_line(refused) == "Refused: invalid input syntax for type integer"
+
+
+def test_an_exception_whose_attributes_cannot_be_read_is_told_all_the_same():
+    assert failures.traceback_of(raised(Hidden("x"))).endswith("Hidden: x")
+    error = ValueError("boom")
+    error.__cause__ = Falsy("cause")
+    text = failures.traceback_of(raised(error))
+    assert "Falsy: cause" in text
+    assert text.endswith("ValueError: boom")

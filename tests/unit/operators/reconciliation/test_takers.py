@@ -1,0 +1,47 @@
+"""The handlers of a type."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outboxkit import ConfigurationError
+from outboxkit.operators.reconciliation.result import Terms
+from outboxkit.operators.reconciliation.takers import takers_of
+from outboxkit.operators.trace.entries import Registered
+from outboxkit.statements.activity import NEVER
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+REGISTERED = (
+    Registered("H", "q", ("T", "U"), NOW),
+    Registered("H", "old", ("T",), NEVER),
+    Registered("Silent", "q", None, NOW),
+    Registered("Retired", "q", ("T",), NEVER),
+)
+HANDLED = [("Silent", "T"), ("Own", "T"), ("Own", "V"), ("Retired", "T"), ("H", "X")]
+
+
+def terms(*handlers: str, types: tuple[str, ...] = ()) -> Terms:
+    return Terms(NOW, NOW, timedelta(minutes=1), handlers, types)
+
+
+def test_they_are_those_that_are_registered_and_those_that_have_handled_it():
+    takers = takers_of(REGISTERED, HANDLED, terms())
+    assert {taker.handler: (taker.queues, taker.types) for taker in takers.all} == {
+        "H": (("q",), {"T", "U"}),
+        "Own": ((), {"T", "V"}),
+        "Silent": (("q",), {"T"}),
+    }
+    assert takers["T", None] == ("H", "Own", "Silent")
+    assert takers["U", "q"] == ("H",)
+    assert takers["U", "other"] == ()
+    assert takers["T", "other"] == ("Own",), "the queue of a handler that is not registered is not known"
+    assert takers["X", None] == ()
+
+
+def test_only_some_of_them():
+    assert [taker.handler for taker in takers_of(REGISTERED, HANDLED, terms("Own")).all] == ["Own"]
+    with pytest.raises(ConfigurationError, match=r"--handler is 'Else', .* it knows H, Own, Silent"):
+        takers_of(REGISTERED, HANDLED, terms("H", "Else"))
+    (taker,) = takers_of(REGISTERED, HANDLED, terms("Else", types=("T",))).all
+    assert taker.takes("T", None)
+    assert not taker.takes("U", None)

@@ -1,0 +1,309 @@
+"""Replay: what is published again, in which order, how fast, and how far it is when it ends."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import BrokerUnavailable, Message, SchemaError, statements, tables
+from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
+from outboxkit.operators import replay as replay_module
+from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
+from outboxkit.runtime import process
+from tests.unit.shop import NOW
+
+SECOND = timedelta(seconds=1)
+
+
+class Queue(Publisher):
+    """A publisher that takes messages until it is told otherwise."""
+
+    def __init__(self, *answers: Callable[[Sequence[Message]], Sequence[Receipt]]) -> None:
+        self.taken: list[Message] = []
+        self.batches: list[int] = []
+        self._answers = list(answers)
+
+    async def connect(self) -> None:
+        pass
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        self.batches.append(len(batch))
+        receipts = self._answers.pop(0)(batch) if self._answers else [CONFIRMED] * len(batch)
+        confirmed = zip(batch, receipts, strict=True)
+        self.taken += [message for message, receipt in confirmed if receipt.verdict is Verdict.CONFIRMED]
+        return receipts
+
+    async def close(self) -> None:
+        pass
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.id for message in self.taken]
+
+
+def keep(engine: Engine, position: int, at: datetime = NOW, **more: object) -> None:
+    row: dict[str, Any] = {"published_at": at, "position": position, "message_id": f"m-{position}", "type": "T"}
+    row |= {"payload": b"{}", "headers": b"{}", "content_type": "application/json"} | more
+    with engine.begin() as connection:
+        connection.execute(insert(tables.published), [row])
+
+
+async def replay(engine: AsyncEngine, queue: Queue, selection: ReplaySelection | None = None, **more: Any) -> Replayed:
+    done = Replayed()
+    await Replayer(engine, queue, selection or ReplaySelection(), **more).run(asyncio.Event(), done)
+    return done
+
+
+async def test_everything_of_a_message_comes_back(engine: Engine, async_engine: AsyncEngine):
+    keep(
+        engine,
+        1,
+        type="OrderConfirmed",
+        payload=b'{"order_id":1}',
+        key="order-1",
+        topic="orders.eu",
+        headers=b'{"tenant":"a"}',
+        correlation_id="story",
+        causation_id="cause",
+        content_type="application/x-order",
+        content_encoding="gzip",
+        created_at=NOW - SECOND,
+    )
+    queue = Queue()
+    await replay(async_engine, queue)
+    assert queue.taken == [
+        Message(
+            id="m-1",
+            type="OrderConfirmed",
+            payload=b'{"order_id":1}',
+            key="order-1",
+            topic="orders.eu",
+            headers={"tenant": "a", "outboxkit-replayed": True},
+            correlation_id="story",
+            causation_id="cause",
+            created_at=NOW - SECOND,
+            content_type="application/x-order",
+            content_encoding="gzip",
+        )
+    ]
+
+
+async def test_they_come_in_the_order_of_publishing_and_of_position(engine: Engine, async_engine: AsyncEngine):
+    for position, seconds in ((3, 1), (2, 0), (1, 0), (5, -1), (4, 2)):
+        keep(engine, position, NOW + seconds * SECOND)
+    queue = Queue()
+    await replay(async_engine, queue)
+    assert queue.ids == ["m-5", "m-1", "m-2", "m-3", "m-4"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "ids"),
+    [
+        (ReplaySelection(), ["m-1", "m-2", "m-3", "m-4"]),
+        (ReplaySelection(type="A"), ["m-1", "m-3"]),
+        (ReplaySelection(key="k"), ["m-2", "m-3"]),
+        (ReplaySelection(type="A", key="k"), ["m-3"]),
+        (ReplaySelection(since=NOW + 2 * SECOND), ["m-2", "m-3", "m-4"]),
+        (ReplaySelection(until=NOW + 2 * SECOND), ["m-1"]),
+        (ReplaySelection(since=NOW + 2 * SECOND, until=NOW + 3 * SECOND), ["m-2"]),
+        (ReplaySelection(type="C"), []),
+    ],
+)
+async def test_a_selection_holds_in_all_its_parts(
+    engine: Engine, async_engine: AsyncEngine, selection: ReplaySelection, ids: list[str]
+):
+    for position, (kind, key) in enumerate((("A", None), ("B", "k"), ("A", "k"), ("B", None)), start=1):
+        keep(engine, position, NOW + position * SECOND, type=kind, key=key)
+    queue = Queue()
+    done = await replay(async_engine, queue, selection)
+    found = await Replayer(async_engine, queue, selection).find()
+    assert queue.ids == ids
+    assert (done.count, done.complete, found.count) == (len(ids), True, len(ids))
+    assert done.upto == found.last
+    assert found.first == (NOW + int(ids[0][2:]) * SECOND if ids else None)
+
+
+async def test_what_went_to_another_destination_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):
+    keep(engine, 1)
+    keep(engine, 2, destination="payments", reply="CardCharged")
+    for selection, ids in ((ReplaySelection(), ["m-1"]), (ReplaySelection(destination="payments"), ["m-2"])):
+        queue = Queue()
+        done = await replay(async_engine, queue, selection)
+        assert (queue.ids, done.count) == (ids, 1)
+        assert (await Replayer(async_engine, queue, selection).find()).count == 1
+
+
+async def test_pages_meet_without_a_gap_and_without_an_overlap(
+    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outboxkit.operators.replay.PAGE", 3)
+    for position in range(1, 12):
+        keep(engine, position, NOW + (position // 5) * SECOND)
+    queue = Queue()
+    await replay(async_engine, queue)
+    assert queue.ids == [f"m-{position}" for position in range(1, 12)]
+    assert queue.batches == [3, 3, 3, 2]
+
+
+async def test_what_a_relay_keeps_is_found_page_by_page(
+    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outboxkit.operators.replay.PAGE", 1)
+    row = {"type": "T", "payload": b"{}", "headers": b"{}", "content_type": "application/json"}
+    with engine.begin() as connection:
+        connection.execute(insert(tables.outbox), [row | {"message_id": f"m-{number}"} for number in (1, 2, 3)])
+        connection.execute(statements.settle.keep_published("sqlite"), {"positions": [1, 2, 3]})
+    queue = Queue()
+    with engine.connect() as connection:
+        (since,) = set(connection.execute(select(tables.published.c.published_at)).scalars())
+    await replay(async_engine, queue, ReplaySelection(since=since, until=since + SECOND))
+    assert queue.ids == ["m-1", "m-2", "m-3"]
+
+
+@pytest.mark.parametrize("until", [None, datetime.now(NOW.tzinfo) + timedelta(days=1)])
+async def test_what_is_published_later_is_no_part_of_it(
+    engine: Engine, async_engine: AsyncEngine, until: datetime | None
+):
+    def publish_another(batch: Sequence[Message]) -> list[Receipt]:
+        keep(engine, 2, datetime.now(NOW.tzinfo))
+        return [CONFIRMED] * len(batch)
+
+    keep(engine, 1)
+    queue = Queue(publish_another)
+    assert (await replay(async_engine, queue, ReplaySelection(until=until))).complete
+    assert queue.ids == ["m-1"]
+
+
+def refuse_from(index: int, verdict: Verdict = Verdict.UNROUTABLE) -> Callable[[Sequence[Message]], list[Receipt]]:
+    def answer(batch: Sequence[Message]) -> list[Receipt]:
+        return [CONFIRMED] * index + [Receipt(verdict, "because")] * (len(batch) - index)
+
+    return answer
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNROUTABLE, Verdict.REJECTED])
+@pytest.mark.parametrize("index", [0, 2])
+async def test_a_message_that_is_refused_ends_it(
+    engine: Engine, async_engine: AsyncEngine, verdict: Verdict, index: int
+):
+    for position in range(1, 5):
+        keep(engine, position, NOW + position * SECOND)
+    queue = Queue(refuse_from(index, verdict))
+    done = await replay(async_engine, queue)
+    assert (done.count, done.complete) == (index, False)
+    assert done.refused == f"message m-{index + 1}: because"
+    assert done.upto == (NOW + index * SECOND if index else None)
+    assert len(queue.batches) == 1
+
+
+async def test_a_page_without_answers_is_published_again(engine: Engine, async_engine: AsyncEngine):
+    for position in range(1, 4):
+        keep(engine, position)
+    queue = Queue(refuse_from(1, Verdict.UNKNOWN))
+    assert (await replay(async_engine, queue)).count == 3
+    assert queue.ids == ["m-1", "m-1", "m-2", "m-3"]
+
+
+async def test_an_outage_that_lasts_is_an_error_that_says_how_far_it_is(engine: Engine, async_engine: AsyncEngine):
+    def be_away(_: Sequence[Message]) -> list[Receipt]:
+        raise BrokerUnavailable("gone")
+
+    keep(engine, 1)
+    keep(engine, 2, NOW + SECOND)
+    queue, done = Queue(lambda batch: [CONFIRMED] * len(batch), *[be_away] * 50), Replayed()
+    worker = Replayer(async_engine, queue, ReplaySelection(), rate=1, patience=timedelta(milliseconds=1), sleep=no_time)
+    with pytest.raises(BrokerUnavailable):
+        await worker.run(asyncio.Event(), done)
+    assert (done.count, done.upto, done.complete) == (1, NOW, False)
+
+
+async def no_time(_: float) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("rate", "batches"), [(2, [2, 2, 1]), (0.5, [1] * 5), (1000, [5]), (math.inf, [5])])
+async def test_a_rate_is_kept(engine: Engine, async_engine: AsyncEngine, rate: float, batches: list[int]):
+    for position in range(1, 6):
+        keep(engine, position)
+    now = [100.0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    queue = Queue()
+    await replay(async_engine, queue, rate=rate, monotonic=lambda: now[0], sleep=sleep)
+    assert queue.batches == batches
+    assert now[0] - 100 == pytest.approx(5 / rate)
+
+
+async def test_messages_that_are_deleted_meanwhile_leave_it_incomplete(engine: Engine, async_engine: AsyncEngine):
+    for position in range(1, 6):
+        keep(engine, position, NOW + position * SECOND)
+
+    def prune(_: Replayed) -> None:
+        with engine.begin() as connection:
+            connection.execute(delete(tables.published).where(tables.published.c.position.in_([1, 3, 4])))
+
+    async def no_time(_: float) -> None:
+        pass
+
+    done, queue = Replayed(), Queue()
+    await Replayer(async_engine, queue, ReplaySelection(), rate=2, sleep=no_time).run(asyncio.Event(), done, prune)
+    assert (queue.ids, done.complete, done.gone, done.total) == (["m-1", "m-2", "m-5"], False, 2, 5)
+    with engine.connect() as connection:
+        results = connection.execute(select(tables.audit.c.result)).scalars().all()
+    assert results == ["incomplete: 2 of 5 messages were deleted meanwhile"]
+
+
+async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncEngine):
+    for position in range(1, 4):
+        keep(engine, position, NOW + position * SECOND)
+    stop, done, seen = asyncio.Event(), Replayed(), []
+
+    def after_the_second(so_far: Replayed) -> None:
+        seen.append(so_far.count)
+        if so_far.count == 2:
+            stop.set()
+
+    await Replayer(async_engine, Queue(), ReplaySelection(), rate=1, sleep=no_time).run(stop, done, after_the_second)
+    assert seen == [1, 2]
+    assert (done.count, done.upto, done.complete) == (2, NOW + 2 * SECOND, False)
+
+
+async def test_missing_tables_are_said(empty_url: str):
+    engine = process.engine(empty_url, name="unit tests")
+    with pytest.raises(SchemaError, match="outboxkit migrate"):
+        await Replayer(engine, Queue(), ReplaySelection()).find()
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("places", [2, 5000])
+async def test_messages_by_their_ids(
+    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, places: int
+):
+    """In the order of their publishing, whatever lies between; more than a page of them, and some that are not kept."""
+    monkeypatch.setattr(replay_module, "PLACES", places)
+    for position in range(20):
+        keep(engine, position, NOW + (20 - position) * SECOND)
+    wanted = frozenset(["m-3", "m-4", "m-9", "m-19", "nowhere"])
+    selection = ReplaySelection(message_ids=wanted)
+    messages = await Replayer(async_engine, Queue(), selection).find()
+    assert (messages.count, messages.absent) == (4, 1)
+    assert (messages.first, messages.last) == (NOW + SECOND, NOW + 17 * SECOND)
+    for rate in (None, 2.0):
+        queue = Queue()
+        done = await replay(async_engine, queue, selection, rate=rate, sleep=no_sleep, monotonic=lambda: 1e9)
+        assert (queue.ids, done.count, done.complete) == (["m-19", "m-9", "m-4", "m-3"], 4, True)
+    only = ReplaySelection(message_ids=wanted, type="T", until=NOW + 10 * SECOND)
+    queue = Queue()
+    assert (await replay(async_engine, queue, only)).count == 1
+    assert queue.ids == ["m-19"]
+
+
+async def no_sleep(_: float) -> None:
+    pass

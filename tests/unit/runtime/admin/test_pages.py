@@ -1,0 +1,302 @@
+"""What the admin port tells of a worker: live, ready and what it is, also while the worker's event loop hangs."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+from structlog.testing import capture_logs
+
+from outboxkit import ConfigurationError, __version__
+from outboxkit.database import silence
+from outboxkit.runtime import admin, process, settings
+from outboxkit.runtime.admin import pages
+from outboxkit.runtime.admin.pages import Facts, Heartbeat, Shared, pages_of, why_stuck
+from outboxkit.runtime.health import Health
+from outboxkit.runtime.settings import Settings
+from outboxkit.runtime.urls import ListenAddress
+from outboxkit.telemetry import scrape
+from tests.admin_client import Answered, get
+from tests.polling import eventually
+
+FREE = {"admin_port": "0"}
+FINE = Health("relay", publishing=1.0, without_turn=2.0, servers={"broker": None})
+
+
+@dataclass
+class Stub:
+    """A worker whose health a test chooses."""
+
+    engine: AsyncEngine
+    state: Health = field(default_factory=lambda: FINE)
+
+    def health(self) -> Health:
+        return self.state
+
+
+def chosen(database_url: str, **options: Any) -> Settings:
+    return settings.load({"database_url": database_url, "broker_url": "amqp://user:SECRET@mq/", **FREE, **options})
+
+
+async def asked(address: ListenAddress | None, path: str) -> Answered:
+    assert address is not None
+    return await asyncio.to_thread(get, address, path)
+
+
+@pytest.fixture
+async def stub(database_url: str) -> Any:
+    engine = process.engine(database_url, name="test")
+    yield Stub(engine)
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("health", "age", "told"),
+    [
+        (FINE, 9.9, None),
+        (FINE, 10.1, "the event loop has not turned for 10 s"),
+        (Health("relay", publishing=25.1), 0.0, "one publish has lasted 25 s; 25 s are the limit"),
+        (Health("relay", publishing=24.9), 0.0, None),
+        (Health("relay", without_turn=85.1), 0.0, "the relay has begun no turn for 85 s"),
+        (Health("relay", without_turn=84.9), 0.0, None),
+        (Health("retention"), 0.0, None),
+    ],
+)
+def test_a_worker_is_stuck_after_its_limits(health: Health, age: float, told: str | None):
+    found = why_stuck(health, age, 25.0)
+    assert (found is None) if told is None else str(found).startswith(told)
+
+
+async def test_a_heartbeat_ages_while_the_loop_hangs_and_survives_a_handler_that_cancels_all_tasks():
+    now = 0.0
+    heartbeat = Heartbeat(asyncio.get_running_loop(), clock=lambda: now)
+    heartbeat.start()
+    now = 12.0
+    assert heartbeat.age == 12.0
+    heartbeat.start()
+    assert heartbeat.age == 0.0
+    timer = heartbeat._timer
+    assert timer is not None
+    assert not any("Heartbeat" in repr(task) for task in asyncio.all_tasks())
+    heartbeat.stop()
+    assert timer.cancelled()
+
+
+async def test_an_answer_is_shared_by_those_who_ask_together():
+    calls, gate = 0, asyncio.Event()
+
+    async def ask() -> int:
+        nonlocal calls
+        calls += 1
+        await gate.wait()
+        return calls
+
+    shared = Shared(ask, seconds=60)
+    first, gone, other = (asyncio.ensure_future(shared()) for _ in range(3))
+    await asyncio.sleep(0)
+    gone.cancel()
+    gate.set()
+    assert await asyncio.gather(first, other) == [1, 1]
+    assert await shared() == 1
+    shared._seconds = -1
+    assert await shared() == 2
+
+
+async def test_a_healthy_worker_is_live_and_ready(database_url: str, stub: Stub):
+    async with admin.serving(chosen(database_url), stub) as address:
+        live, ready = await asked(address, "/livez"), await asked(address, "/readyz")
+    assert (live.status, live.lines) == (200, ["live"])
+    assert (ready.status, ready.lines) == (200, ["ready", "database: connected", "broker: connected"])
+
+
+async def test_one_without_its_broker_is_live_and_not_ready(database_url: str, stub: Stub):
+    stub.state = Health("consumer", servers={"broker": "not connected"})
+    async with admin.serving(chosen(database_url), stub) as address:
+        assert (await asked(address, "/livez")).status == 200
+        ready = await asked(address, "/readyz")
+    assert (ready.status, ready.lines) == (503, ["not ready", "database: connected", "broker: not connected"])
+
+
+async def test_one_with_a_silent_statement_is_live_and_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(silence, "longest", lambda: 41.2)
+    engine = process.engine("postgresql://app@127.0.0.1:1/shop", name="test")
+    facts = Facts(Stub(engine, FINE), Heartbeat(asyncio.get_running_loop()), 25.0, {}, None)
+    live, ready = await pages_of(facts)["/livez"](), await pages_of(facts)["/readyz"]()
+    assert (live.status, ready.status) == (200, 503)
+    assert b"database: a statement has got no answer for 41 s" in ready.body
+
+
+@pytest.mark.parametrize(
+    ("age", "told"), [(0.0, "Connection refused"), (12.0, "not asked: the event loop has not turned for 12 s")]
+)
+async def test_a_server_that_is_away_or_that_nobody_can_ask_is_told(age: float, told: str):
+    now = 0.0
+    away = process.engine("postgresql://app:SECRET@127.0.0.1:1/shop", name="test")
+    heartbeat = Heartbeat(asyncio.get_running_loop(), clock=lambda: now)
+    facts = Facts(Stub(away, Health("retention")), heartbeat, 25.0, {}, None)
+    now = age
+    page = await pages_of(facts)["/readyz"]()
+    *_, line = page.body.decode().splitlines()
+    assert (page.status, line.partition(": ")[0]) == (503, "database")
+    assert told in line
+    assert "SECRET" not in line
+    await away.dispose()
+
+
+async def test_one_that_is_stuck_is_neither(database_url: str, stub: Stub):
+    stub.state = Health("relay", publishing=26.0)
+    async with admin.serving(chosen(database_url), stub) as address:
+        live, ready = await asked(address, "/livez"), await asked(address, "/readyz")
+    why = "one publish has lasted 26 s; 25 s are the limit"
+    assert (live.status, live.lines) == (503, ["not live", why])
+    assert (ready.status, ready.lines) == (503, ["not ready", why, "database: connected"])
+
+
+async def test_information_has_the_settings_without_secrets(database_url: str, stub: Stub):
+    options = {"http_secret": f"whsec_{'QUJD' * 10}", "queue": "mails:2,billing", "bind": "billing=amq.topic:a.b"}
+    async with admin.serving(chosen(database_url, **options), stub) as address:
+        answer = await asked(address, "/info")
+    found = answer.json()
+    assert answer.headers["Content-Type"] == "application/json"
+    assert (found["outboxkit"], found["worker"]) == (__version__, "relay")
+    assert found["settings"].keys() == Settings.model_fields.keys()
+    shown = {name: found["settings"][name] for name in ("broker_url", "http_secret", "publish_timeout", "queue")}
+    queues = [{"name": "mails", "concurrency": 2}, {"name": "billing", "concurrency": None}]
+    assert shown == {"broker_url": "amqp://mq/", "http_secret": "set", "publish_timeout": "10s", "queue": queues}
+    assert found["settings"]["http_authorization"] is None
+    assert b"SECRET" not in answer.body
+    assert b"QUJD" not in answer.body
+
+
+async def test_metrics_are_those_of_the_process(database_url: str, stub: Stub):
+    async with admin.serving(chosen(database_url), stub) as address:
+        answer = await asked(address, "/metrics")
+    assert (answer.status, answer.body) == (200, b"up 1\n")
+    assert answer.headers["Content-Type"] == scrape.CONTENT_TYPE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("A scrape needs an extra: pip install 'outboxkit[metrics]'"),
+        ConfigurationError("of another"),
+    ],
+)
+async def test_without_what_metrics_need_the_page_says_what_it_is(
+    database_url: str, stub: Stub, error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr(scrape, "prepare", refuse)
+    with capture_logs() as said:
+        async with admin.serving(chosen(database_url), stub) as address:
+            answer = await asked(address, "/metrics")
+            assert (await asked(address, "/livez")).status == 200
+    assert (answer.status, answer.lines) == (501, [str(error)])
+    assert said[0] == {"event": "the admin port has no metrics", "reason": str(error), "log_level": "warning"}
+
+
+async def test_a_scrape_that_hangs_or_fails_holds_up_no_other_page(
+    database_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
+):
+    gate, began = threading.Event(), threading.Event()
+
+    def wait() -> bytes:
+        began.set()
+        gate.wait()
+        raise ValueError("SECRET")
+
+    monkeypatch.setattr(scrape, "text", wait)
+    async with admin.serving(chosen(database_url), stub) as address:
+        hanging = asyncio.create_task(asked(address, "/metrics"))
+        await asyncio.to_thread(began.wait)
+        assert (await asked(address, "/livez")).status == 200
+        gate.set()
+        answer = await hanging
+    assert (answer.status, answer.lines) == (500, ["the metrics could not be scraped: the log has it"])
+
+
+async def test_without_the_setting_nothing_listens(database_url: str, stub: Stub):
+    before = threading.active_count()
+    async with admin.serving(settings.load({"database_url": database_url}), stub) as address:
+        assert (address, threading.active_count()) == (None, before)
+
+
+async def test_a_port_that_is_taken_is_told(database_url: str, stub: Stub):
+    async with admin.serving(chosen(database_url), stub) as address:
+        with pytest.raises(ConfigurationError) as raised:
+            async with admin.serving(chosen(database_url, admin_port=str(address)), stub):
+                pass
+    told = f"OUTBOXKIT_ADMIN_PORT is '{address}': nothing can listen there (Address already in use)"
+    assert str(raised.value).startswith(told)
+    async with admin.serving(chosen(database_url, admin_port=str(address)), stub) as again:
+        assert again == address
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_address_of_no_machine_or_another_one_is_told(
+    database_url: str, stub: Stub, known: bool, monkeypatch: pytest.MonkeyPatch
+):
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    if not known:
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    why = "Cannot assign requested address" if known else "Name or service not known"
+    told = rf"OUTBOXKIT_ADMIN_PORT is '192.0.2.1:0': nothing can listen there \({why}\)"
+    with pytest.raises(ConfigurationError, match=told):
+        async with admin.serving(chosen(database_url, admin_port="192.0.2.1:0"), stub):
+            pass
+
+
+async def test_the_log_names_the_address(database_url: str, stub: Stub):
+    with capture_logs() as said:
+        async with admin.serving(chosen(database_url), stub) as address:
+            pass
+    assert said == [{"event": "admin port open", "address": str(address), "log_level": "info"}]
+    assert str(address).startswith("127.0.0.1:")
+
+
+@contextmanager
+def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_it_answers_while_the_workers_event_loop_hangs(database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pages, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(pages, "LATE_SECONDS", 0.5)
+    hangs_until = threading.Event()
+    worker = Stub(process.engine(database_url, name="test"))
+    serving = admin.serving(chosen(database_url), worker)
+    with loop_in_a_thread() as loop:
+
+        def run(make: Callable[[], Any]) -> Any:
+            return asyncio.run_coroutine_threadsafe(make(), loop).result(60)
+
+        address = run(serving.__aenter__)
+        eventually(lambda: get(address, "/livez").status, lambda status: status == 200)
+        loop.call_soon_threadsafe(hangs_until.wait)
+        try:
+            hung = eventually(lambda: get(address, "/livez"), lambda answer: answer.status == 503)
+            assert hung.lines[1].startswith("the event loop has not turned for")
+            assert get(address, "/readyz").status == 503
+            assert get(address, "/info").status == 200
+        finally:
+            hangs_until.set()
+        eventually(lambda: get(address, "/livez").status, lambda status: status == 200)
+        run(lambda: serving.__aexit__(None, None, None))
+        run(worker.engine.dispose)

@@ -1,0 +1,222 @@
+"""Pauses as rows, and a process that looks for its own, on SQLite."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, update
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from structlog.testing import capture_logs
+
+from outboxkit import ConfigurationError, tables
+from outboxkit.runtime import pauses
+from outboxkit.runtime.pauses import CONSUMER, RELAY, Pause, pause_process, read_pauses, resume_process
+from outboxkit.runtime.pauses.watch import PauseWatch
+from tests.polling import eventually_async
+from tests.unit.shop import rows
+
+HOUR = timedelta(hours=1)
+
+
+def begin(engine: Engine, process: str = RELAY, name: str = "default", **more: object) -> Pause:
+    with engine.begin() as connection:
+        return pause_process(connection, process, name, **({"why": "a move", "by": "ada"} | more))
+
+
+def end(engine: Engine, process: str = RELAY, name: str = "default") -> Pause | None:
+    with engine.begin() as connection:
+        return resume_process(connection, process, name, by="bob")
+
+
+def make_old(engine: Engine) -> None:
+    """The database's clock cannot be turned on, so the pauses' time is turned back."""
+    with engine.begin() as connection:
+        old = datetime.now(UTC) - HOUR
+        connection.execute(update(tables.pause).values(since=old - HOUR, until=old))
+
+
+def current(engine: Engine) -> list[tuple[str, str]]:
+    with engine.connect() as connection:
+        return [(pause.process, pause.name) for pause in read_pauses(connection)]
+
+
+def test_a_pause_lasts_until_somebody_ends_it(engine: Engine):
+    begun = begin(engine)
+    assert (begun.until, begun.why, begun.paused_by) == (None, "a move", "ada")
+    assert abs(datetime.now(UTC) - begun.since) < HOUR
+    begin(engine, CONSUMER, "billing")
+    assert current(engine) == [(CONSUMER, "billing"), (RELAY, "default")]
+    assert end(engine) == begun
+    assert current(engine) == [(CONSUMER, "billing")]
+    assert end(engine) is None
+
+
+def test_a_pause_ends_by_itself_by_the_database_s_clock(engine: Engine):
+    begun = begin(engine, lasts=HOUR)
+    assert begun.until == begun.since + HOUR
+    assert current(engine) == [(RELAY, "default")]
+    make_old(engine)
+    assert current(engine) == []
+    assert end(engine) is None, "there was nothing to end any more"
+
+
+def test_paused_again_it_began_when_it_did(engine: Engine):
+    first = begin(engine, lasts=HOUR)
+    again = begin(engine, why="it takes longer", by="bob")
+    assert (again.since, again.until, again.why, again.paused_by) == (first.since, None, "it takes longer", "bob")
+    make_old(engine)
+    later = begin(engine)
+    assert later.since >= first.since, "the first one was over, and this is another one"
+
+
+@pytest.mark.parametrize(
+    ("process", "name", "why", "said"),
+    [
+        ("pruner", "q", "w", "'relay' and 'consumer' are accepted"),
+        (CONSUMER, "", "w", "a name of 1 to 255 bytes is accepted"),
+        (CONSUMER, "q" * 256, "w", "a name of 1 to 255 bytes is accepted"),
+        (CONSUMER, "nul\0", "w", "a name of 1 to 255 bytes is accepted"),
+        (RELAY, "default", " ", "a reason is needed"),
+    ],
+)
+def test_bad_input_is_refused(engine: Engine, process: str, name: str, why: str, said: str):
+    with pytest.raises(ConfigurationError, match=said):
+        begin(engine, process, name, why=why)
+    assert current(engine) == []
+
+
+def test_each_is_an_action_in_the_audit_trail(engine: Engine, database_url: str):
+    begin(engine, CONSUMER, "billing", lasts=HOUR, why="see https://ada:hunter2@wiki/move")
+    end(engine, CONSUMER, "billing")
+    end(engine, CONSUMER, "billing")
+    kept = [
+        (row["action"], row["operator"], row["affected"], row["result"]) for row in rows(database_url, tables.audit)
+    ]
+    assert kept == [
+        ("pause", "ada", 1, "done"),
+        ("resume", "bob", 1, "done"),
+        ("resume", "bob", 0, "was not paused"),
+    ]
+    assert "hunter2" not in str(rows(database_url, tables.audit))
+    assert '"queue":"billing"' in str(rows(database_url, tables.audit)[0]["filter"])
+
+
+def test_no_row_is_left_by_a_transaction_that_is_rolled_back(engine: Engine, database_url: str):
+    with engine.connect() as connection:
+        pause_process(connection, RELAY, "default", why="w", by="ada")
+        connection.rollback()
+    assert rows(database_url, tables.pause) == rows(database_url, tables.audit) == []
+
+
+def test_a_pause_in_words(engine: Engine):
+    begun = begin(engine, CONSUMER, "billing", lasts=HOUR, why="two\nlines")
+    line = str(begun)
+    assert line.startswith(f"queue billing is paused since {begun.since:%Y-%m-%d %H:%M:%S} UTC until ")
+    assert line.endswith(r"UTC by ada: two\nlines")
+    assert begin(engine).what == "the relay of destination default"
+
+
+async def test_a_watch_sees_the_pause_of_its_own_process(engine: Engine, async_engine: AsyncEngine):
+    watch = PauseWatch(async_engine, CONSUMER, "billing")
+    begin(engine, CONSUMER, "mails")
+    begin(engine, RELAY, "billing")
+    await watch.look()
+    assert watch.current is None
+    begun = begin(engine, CONSUMER, "billing")
+    await watch.look()
+    assert watch.current == begun
+    end(engine, CONSUMER, "billing")
+    await watch.look()
+    assert watch.current is None
+
+
+async def test_a_watch_looks_again_and_again(engine: Engine, async_engine: AsyncEngine):
+    watch = PauseWatch(async_engine, RELAY, "default")
+    async with watch.watching():
+        begin(engine)
+        await eventually_async(_of(watch), lambda pause: pause is not None)
+        end(engine)
+        await eventually_async(_of(watch), lambda pause: pause is None)
+
+
+async def test_a_watch_that_cannot_look_says_so_once_and_keeps_what_it_saw(engine: Engine, async_engine: AsyncEngine):
+    watch = PauseWatch(async_engine, RELAY, "default")
+    begun = begin(engine)
+    await watch.look()
+    with engine.begin() as connection:
+        tables.pause.drop(connection)
+    with capture_logs() as said:
+        async with watch.watching():
+            await eventually_async(_lines(said), lambda lines: len(lines) >= 2)
+            assert watch.current == begun
+            with engine.begin() as connection:
+                tables.pause.create(connection)
+            await eventually_async(_of(watch), lambda pause: pause is None)
+            before = len(said)
+            with engine.begin() as connection:
+                tables.pause.drop(connection)
+            await eventually_async(_lines(said), lambda lines: len(lines) > before)
+    first, *again = [line["event"] for line in said[:before]]
+    assert first == said[before]["event"] == "pauses cannot be seen; outboxkit doctor names the cause"
+    assert "outboxkit_pause" in said[0]["error"]
+    assert set(again) == {"no look for a pause"}
+
+
+async def test_a_database_in_memory_is_never_looked_at():
+    engine = create_async_engine("sqlite+aiosqlite://")
+    watch = PauseWatch(engine, RELAY, "default")
+    await watch.look()  # there is no table
+    assert watch.current is None
+    await engine.dispose()
+
+
+async def test_a_halt_is_set_by_a_stop_and_by_a_pause(engine: Engine, async_engine: AsyncEngine):
+    watch, stop = PauseWatch(async_engine, RELAY, "default"), asyncio.Event()
+    async with watch.halting(stop) as halt:
+        stop.set()
+        await halt.wait()
+        assert not halt.is_pause
+    begin(engine)
+    await watch.look()
+    async with watch.halting(asyncio.Event()) as halt:
+        await halt.wait()
+        assert halt.is_pause
+
+
+async def test_the_wait_for_the_end_ends_with_the_pause_or_with_a_stop(engine: Engine, async_engine: AsyncEngine):
+    watch, stop = PauseWatch(async_engine, CONSUMER, "billing"), asyncio.Event()
+    with capture_logs() as said:
+        await watch.wait_for_end(stop)  # there is none
+        begin(engine, CONSUMER, "billing", lasts=HOUR)
+        await watch.look()
+        waiting = asyncio.create_task(watch.wait_for_end(stop))
+        done, _ = await asyncio.wait((waiting,), timeout=0)
+        assert not done
+        stop.set()
+        await waiting
+        waiting = asyncio.create_task(watch.wait_for_end(asyncio.Event()))
+        end(engine, CONSUMER, "billing")
+        await watch.look()
+        await waiting
+    assert [line["event"] for line in said] == ["consumer paused", "consumer paused", "consumer resumed"]
+    assert {"queue": "billing", "by": "ada", "why": "a move"}.items() <= said[0].items()
+    assert "until" in said[0]
+    assert "paused_since" in said[-1]
+
+
+def test_what_is_paused_has_a_name():
+    assert pauses.what_of(CONSUMER, "billing") == "queue billing"
+
+
+def _of(watch: PauseWatch):
+    async def read() -> Pause | None:
+        return watch.current
+
+    return read
+
+
+def _lines(said: list):
+    async def read() -> list:
+        return said
+
+    return read

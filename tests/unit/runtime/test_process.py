@@ -1,0 +1,204 @@
+"""Engines, brokers and the log of a process."""
+
+import json
+import logging
+import subprocess
+import sys
+from base64 import b64encode
+from datetime import timedelta
+
+import pytest
+import structlog
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from outboxkit import ConfigurationError
+from outboxkit.brokers import http
+from outboxkit.brokers.http import HttpPublisher
+from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
+from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
+from outboxkit.consumer import Consumer
+from outboxkit.relay import Relay
+from outboxkit.runtime import process
+from tests.unit.shop import message
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("postgresql://db/x", "postgresql+psycopg"),
+        ("postgresql+psycopg2://db/x", "postgresql+psycopg"),
+        ("postgresql+asyncpg://db/x", "postgresql+psycopg"),
+        ("sqlite:///a.db", "sqlite+aiosqlite"),
+        ("sqlite://", "sqlite+aiosqlite"),
+    ],
+)
+async def test_an_engine_has_our_driver_whatever_the_url_names(url: str, driver: str):
+    made = process.engine(url, name="unit tests", idle_in_transaction=SECOND)
+    assert made.url.drivername == driver
+    await made.dispose()
+
+
+def test_a_worker_takes_an_engine_of_its_own_driver_only():
+    engine = create_async_engine("postgresql+asyncpg://app:hunter2@db/shop")
+    accepted = r"got an engine of postgresql\+asyncpg, and needs postgresql\+psycopg: outboxkit\.process\.engine\("
+    with pytest.raises(ConfigurationError, match=f"a relay {accepted}"):
+        Relay(engine, MemoryPublisher(MemoryBroker()))
+    with pytest.raises(ConfigurationError, match=f"a consumer {accepted}"):
+        Consumer(engine, MemorySubscriber(MemoryBroker(), "q", [], []), [], queue="q")
+
+
+def test_another_database_is_refused():
+    with pytest.raises(ConfigurationError, match="'mysql' is not supported; postgresql and sqlite are"):
+        process.engine("mysql://shop:hunter2@db/x", name="unit tests")
+
+
+def test_the_password_is_not_in_the_engines_text():
+    assert "hunter2" not in repr(process.engine("postgresql://shop:hunter2@db/x", name="unit tests"))
+
+
+async def test_readers_of_sqlite_are_not_held_up_by_the_writer(empty_url: str):
+    made = process.engine(empty_url, name="unit tests")
+    async with made.begin() as connection:
+        assert (await connection.execute(text("PRAGMA journal_mode"))).scalar() == "wal"
+        await connection.execute(text("CREATE TABLE a (b)"))
+    await made.dispose()
+
+
+async def test_a_sqlite_transaction_can_be_rolled_back_whole(empty_url: str):
+    made = process.engine(empty_url, name="unit tests")
+    async with AsyncSession(made) as session:
+        await session.execute(text("CREATE TABLE a (b)"))
+        await session.rollback()
+        assert (await session.execute(text("SELECT count(*) FROM sqlite_master"))).scalar() == 0
+    await made.dispose()
+
+
+async def test_a_broker_url_chooses_the_broker():
+    for url in ("amqp://mq/", "amqps://mq/"):
+        assert isinstance(process.publisher(url, exchange="e", timeout=SECOND), RabbitPublisher)
+        assert isinstance(process.subscriber(url, "q", exchange="e", topics=["T"]), RabbitSubscriber)
+    assert isinstance(process.publisher("memory://", exchange="e", timeout=SECOND), MemoryPublisher)
+    assert isinstance(process.subscriber("memory://", "q", exchange="e", topics=["T"]), MemorySubscriber)
+
+
+SIGNING = "whsec_" + b64encode(b"0123456789" * 3).decode()
+
+
+def test_an_http_destination_gets_its_publisher_with_all_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
+    told: dict[str, object] = {}
+    monkeypatch.setattr(http, "HttpPublisher", lambda url, **more: told.update(more, url=url))
+    asked = {"timeout": SECOND, "concurrency": 3, "authorization": "Bearer hunter2", "secret": SIGNING}
+    asked |= {"cloudevents": "binary", "source": "/shop"}
+    process.http_publisher("https://pay.example/", **asked)
+    assert told == asked | {"url": "https://pay.example/"}
+
+
+def test_an_http_url_is_known_by_its_scheme_and_its_secrets_are_not_shown():
+    for url in ("https://pay.example/", "http://pay.example/", "HTTPS://pay.example/"):
+        assert isinstance(process.publisher(url, exchange="e", timeout=SECOND), HttpPublisher)
+    secrets = {"authorization": "Bearer hunter2", "secret": SIGNING}
+    shown = repr(process.http_publisher("https://pay.example/", timeout=SECOND, **secrets))
+    assert "hunter2" not in shown
+    assert SIGNING not in shown
+
+
+def test_without_httpx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in sys.modules if name.startswith("outboxkit.brokers.http")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs an extra: httpx .*: pip install 'outboxkit\[http\]'"):
+        process.publisher("https://pay.example/", exchange="e", timeout=SECOND)
+
+
+def test_the_package_does_not_need_httpx():
+    code = "import sys; sys.modules['httpx'] = None; import outboxkit.runtime.process, outboxkit.cli"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_http_destination_has_no_queues():
+    for refused in (
+        lambda: process.subscriber("https://pay.example/", "q", exchange="e", topics=["T"]),
+        lambda: process.queue_publisher("https://pay.example/", "q", timeout=SECOND),
+    ):
+        with pytest.raises(ConfigurationError, match="a destination for `outboxkit relay` alone"):
+            refused()
+
+
+def test_a_batch_of_requests_is_no_more_than_some_rounds_of_them():
+    publisher = process.http_publisher("https://pay.example/", timeout=SECOND, concurrency=8)
+    assert publisher.batch_limit == 64
+    assert process.publisher("memory://", exchange="e", timeout=SECOND).batch_limit is None
+
+
+def test_one_queue_is_published_to_on_rabbitmq_alone():
+    assert isinstance(process.queue_publisher("amqp://mq/", "q", timeout=SECOND), QueuePublisher)
+    with pytest.raises(ConfigurationError, match="memory://"):
+        process.queue_publisher("memory://", "q", timeout=SECOND)
+
+
+async def test_who_names_the_same_memory_meets_there():
+    subscriber = process.subscriber("memory://unit-here", "q", exchange="e", topics=["OrderConfirmed"])
+    elsewhere = process.subscriber("memory://unit-elsewhere", "q", exchange="e", topics=["OrderConfirmed"])
+    await process.publisher("memory://unit-here", exchange="e", timeout=SECOND).publish([message()])
+    found = await subscriber.receive(wait=False)
+    assert found is not None
+    assert found.message == message()
+    assert await elsewhere.receive(wait=False) is None
+
+
+@pytest.mark.parametrize("chosen", ["json", "auto"])
+def test_the_log_is_json_on_standard_error_where_nobody_watches(capsys: pytest.CaptureFixture[str], chosen: str):
+    process.configure_log(level="info", format=chosen)
+    log = structlog.get_logger("outboxkit")
+    log.info("relay started", batch_size=500)
+    log.debug("not shown")
+    written = capsys.readouterr()
+    (line,) = written.err.splitlines()
+    assert written.out == ""
+    said = json.loads(line)
+    assert said.pop("timestamp").endswith("Z")
+    assert said == {"event": "relay started", "level": "info", "batch_size": 500}
+
+
+def test_an_exception_is_part_of_its_line(capsys: pytest.CaptureFixture[str]):
+    process.configure_log(level="info", format="json")
+    try:
+        _ = 1 // 0
+    except ZeroDivisionError:
+        structlog.get_logger("outboxkit").exception("failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError" in json.loads(line)["exception"]
+
+
+def test_the_log_for_people(capsys: pytest.CaptureFixture[str]):
+    process.configure_log(level="warning", format="console")
+    log = structlog.get_logger("outboxkit")
+    log.info("not shown")
+    log.warning("broker is away, waiting", error="refused")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "broker is away, waiting" in line
+    assert "error=refused" in line
+    assert "\x1b" not in line
+
+
+def test_the_libraries_below_say_nothing_of_an_outage():
+    process.configure_log(level="debug", format="json")
+    for library in ("aio_pika", "aiormq", "pamqp"):
+        assert not logging.getLogger(library).isEnabledFor(logging.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("destination", "name"),
+    [
+        ("default", "outboxkit relay"),
+        ("payments", "outboxkit relay payments"),
+        ("café", "outboxkit relay caf?"),
+        ("x" * 100, "outboxkit relay " + "x" * 47),
+    ],
+)
+def test_sessions_of_a_relay_have_its_destination_in_their_name(destination: str, name: str) -> None:
+    """As PostgreSQL keeps it: 63 characters of ASCII."""
+    assert process.relay_name(destination) == name
