@@ -70,7 +70,7 @@ _MODULES = {
     "event": "events",
     "inbox_handler": "inbox",
     "metadata": "tables",
-    "upcast": "upcasts",
+    "upcast": "codec.upcasts",
 }
 """The modules of public names that are neither an error nor a module themselves."""
 

@@ -160,13 +160,13 @@ DRIVERS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("aio_pika", "aiormq", "pamqp", "yarl"), "brokers/rabbitmq"),
     **dict.fromkeys(("fastapi", "starlette"), "http/fastapi"),
     **dict.fromkeys(("flask", "werkzeug"), "http/flask"),
-    **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "settings")),
+    **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "runtime/settings")),
     **dict.fromkeys(("rich", "typer"), "cli"),
-    "alembic": ("autogenerate", "migrations"),
+    "alembic": "migrations",
     "httpx": "brokers/http",
     **dict.fromkeys(("opentelemetry", "prometheus_client"), "telemetry"),
-    "psycopg": ("connections", "driver_rows", "engines", "moments", "relay", "urls"),
-    "tenacity": "outage",
+    "psycopg": ("database", "relay", "runtime/engines", "runtime/urls"),
+    "tenacity": "runtime/outage",
 }
 
 
@@ -188,11 +188,10 @@ def test_drivers_are_imported_where_they_belong():
 DIALECTS = re.compile("sqlite|postgresql", re.IGNORECASE)
 KNOW_DIALECTS = (
     *("statements/dialects.py", "tables/", "migrations/"),
-    "autogenerate.py",  # Alembic's comparison of the tables
-    "engines.py",  # what the engines of a database have in common
-    "process.py",  # the engine factory
+    "runtime/engines.py",  # what the engines of a database have in common
+    "runtime/process.py",  # the engine factory
     "testing/plugin.py",  # the names of its fixtures
-    "urls.py",  # which URLs the engine factory accepts
+    "runtime/urls.py",  # which URLs the engine factory accepts
 )
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.util import await_only as await_  # the name that 2.0 and 2.1 both have
 
 __all__ = [
+    "AsyncConnection",
     "AsyncEngine",
     "AsyncSession",
     "async_scoped_session",
@@ -16,6 +17,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
         AsyncEngine,
         AsyncSession,
         async_scoped_session,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 else:
     try:
         from sqlalchemy.ext.asyncio import (
+            AsyncConnection,
             AsyncEngine,
             AsyncSession,
             async_scoped_session,
@@ -35,6 +38,9 @@ else:
         )
     except ImportError as error:  # SQLAlchemy 2.1 does not bring greenlet by itself
         _WHY = f"{error}".partition(".")[0]
+
+        class AsyncConnection:
+            """A stand-in that no object is an instance of."""
 
         class AsyncEngine:
             """A stand-in that no object is an instance of."""

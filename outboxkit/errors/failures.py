@@ -29,7 +29,7 @@ _OF_A_STATEMENT = re.compile(
 )
 """The beginnings of what SQLAlchemy, PostgreSQL and asyncpg add to an error: the statement, its parameters, a row's
 values."""
-_CALL = (str(Path(__file__).parent / "inbox" / "invoke.py"), "_invoke_")
+_CALL = (str(Path(__file__).parents[1] / "inbox" / "invoke.py"), "_invoke_")
 """The file and the begin of the names of the functions that call a handler: frames above the last one say nothing."""
 
 

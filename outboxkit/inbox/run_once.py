@@ -49,8 +49,8 @@ def run_once(
     With an `AsyncSession`, `await session.run_sync(inbox.run_once, message, handler)`; an `async def` handler then
     gets the `AsyncSession`, and a handler's timeout holds. In any other session it does not.
 
-    The age of the message is the caller's to check first, with `inbox.is_stale`: of a message that is older than the
-    inbox retention this call cannot tell whether it was handled.
+    The caller checks the age of the message first, with `inbox.is_stale`. This call cannot tell whether a message was
+    handled that is older than the inbox retention.
 
     Args:
         session: in a transaction.

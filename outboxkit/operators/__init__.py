@@ -1,1 +1,1 @@
-"""The tools of operators: doctor, trace, dead letters, replay, reconcile, event schemas. The core needs none of them."""
+"""Tools of operators: doctor, trace, dead letters, replay, reconcile, event schemas. The core needs none of them."""

@@ -56,8 +56,8 @@ class Relay:
     happens in the transaction that settles the event's own message.
 
     Attributes:
-        engine: for the relay's own connections, up to five at a time: two for batches, one for the listener, and one
-            each for a look at pauses and at the clock.
+        engine: for up to five connections at a time. Two are for batches, one is for the listener, and pauses and the
+            clock have one each.
         publisher: the broker's or the destination's.
         destination: the destination of these messages, set by `@event(..., destination=...)` or `outbox.add`.
         batch_size: the maximum number of rows claimed at once; fewer if they are large.

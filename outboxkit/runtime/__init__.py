@@ -1,1 +1,1 @@
-"""What a process is made of: settings, engines, logs, outages, pauses, and the one place that puts them together."""
+"""Parts of a process: settings, engines, logs, outages, pauses, and `compose`, which puts all of them together."""

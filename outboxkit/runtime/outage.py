@@ -58,8 +58,8 @@ def check_engine_driver(engine: AsyncEngine, worker: str) -> None:
     if dialect.driver != driver:
         raise ConfigurationError(
             f"{worker} got an engine of {dialect.name}+{dialect.driver}, and needs {dialect.name}+{driver}: "
-            "outboxkit.runtime.process.engine(url, name=...) makes one of any URL. The application's own sessions may stay as "
-            "they are"
+            "outboxkit.runtime.process.engine(url, name=...) makes one of any URL. The application's own sessions may "
+            "stay as they are"
         )
 
 

@@ -10,9 +10,9 @@ from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import DDL
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
+from outboxkit.database.sqlalchemy_asyncio import AsyncConnection
 from outboxkit.errors.sqlstates import LOCKED, NO_RIGHT, TAKEN, sqlstate_of
 from outboxkit.statements import partitions as sql
 from outboxkit.statements.dialects import is_server

@@ -106,7 +106,7 @@ def _first(dialect: str, order: Column[Any], *old: ColumnElement[bool], limit: i
 
 
 KEPT = (published.c.published_at, published.c.position, *(published.c[name] for name in COLUMNS))
-"""The columns of a kept row that `outboxkit.operators.replay` reads. A replay is for one queue, so it needs no reply."""
+"""The columns of a kept row that a replay reads. It is for one queue, so it needs no reply."""
 
 
 def moment(dialect: str) -> Select[Any]:

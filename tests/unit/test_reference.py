@@ -35,9 +35,7 @@ _OF_FUNCTIONS = (
     *(migrations, outbox, preconditions, problems, testing, upcasts),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
-PARTS = {
-    part.__name__.removeprefix("outboxkit."): part for part in (admin, compose, consumer, process, relay, retention)
-}
+PARTS = {part.__name__.rpartition(".")[2]: part for part in (admin, compose, consumer, process, relay, retention)}
 PARTS |= {"request": request, "steps": steps}
 """Modules of which the reference has what a program of one's own needs, and no more."""
 

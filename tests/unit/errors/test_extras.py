@@ -106,7 +106,7 @@ def test_the_core_takes_sqlalchemys_asyncio_side_from_its_one_home():
 
 def test_without_sqlalchemys_asyncio_side_nothing_is_asynchronous(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "sqlalchemy.ext.asyncio", None)
-    home = runpy.run_path(str(ROOT / "outboxkit" / "sqlalchemy_asyncio.py"))
+    home = runpy.run_path(str(ROOT / "outboxkit" / "database" / "sqlalchemy_asyncio.py"))
     session = Session()
     assert not isinstance(session, (home["AsyncEngine"], home["AsyncSession"]))
     assert not isinstance(session, home["async_scoped_session"][int])

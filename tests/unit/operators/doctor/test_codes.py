@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 MAKERS = {"problem", "warning", "note", "make"}
 
@@ -24,7 +24,7 @@ def codes(path: Path) -> Iterator[str]:
 
 
 def test_the_reference_has_every_code() -> None:
-    modules = sorted((ROOT / "outboxkit" / "doctor").rglob("*.py"))
+    modules = sorted((ROOT / "outboxkit" / "operators" / "doctor").rglob("*.py"))
     documented = re.findall(r"^\| `([\w-]+)` ", (ROOT / "docs/reference/findings.md").read_text(), re.MULTILINE)
     assert len(set(documented)) == len(documented)
     assert {code for path in modules for code in codes(path)} <= set(documented)
