@@ -8,6 +8,7 @@ import importlib
 import inspect
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -99,6 +100,15 @@ def test_words_are_looked_at_whole():
     banned = ("ConsumerBase", "AbstractBroker", "utils.py", "data_access", "HTTPService")
     fine = ("database_url.py", "Information", "based", "rebase.py")
     assert [bool(words(name) & BANNED) for name in (*banned, *fine)] == [True] * len(banned) + [False] * len(fine)
+
+
+def test_every_module_is_on_a_layer():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {name.strip() for layer in contracts[0]["layers"] for name in layer.split("|")}
+    rooms = {"outboxkit", "outboxkit.runtime", "outboxkit.operators"}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
+    on_none = [name for name in names - rooms if not any(f"{name}.".startswith(f"{layer}.") for layer in layers)]
+    assert sorted(on_none) == []
 
 
 def test_inheritance_is_shallow():
