@@ -13,7 +13,7 @@ LIBRARIES = {
     *("aio_pika", "aiosqlite", "alembic", "attrs", "fastapi", "flask", "httpx", "msgspec", "psycopg", "pydantic"),
     *("sqlalchemy", "structlog", "tenacity", "typer", "uuid_utils"),
 }
-SETTINGS = {"uuid_utils", "msgspec", "pydantic", "sqlalchemy"}
+SETTINGS = {"msgspec", "pydantic", "sqlalchemy"}
 COMMAND = {*SETTINGS, "typer"}
 SERVICE = {*SETTINGS, "structlog", "tenacity"}
 
