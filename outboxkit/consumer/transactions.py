@@ -118,8 +118,12 @@ class Transactions:
     async def _once(self, work: Callable[[Session], T], *, in_thread: bool) -> T:
         if in_thread:
             return await self._threads.run(work)
-        async with self._sessions() as session, session.begin():
-            return await session.run_sync(work)
+        session = self._sessions()
+        try:
+            return await session.run_sync(_transact, work)
+        except BaseException:
+            async with session:  # which closes it whatever cancels this task
+                raise
 
     async def _away(self, cause: BaseException | None) -> BaseException | None:
         """The error that shows that the database is away. After a handler's timeout a probe tells whether it is."""
@@ -141,6 +145,14 @@ class Transactions:
                 await session.execute(statements.inbox.probe_writable())
         except TimeoutError as error:
             raise OperationalError(None, None, SILENT, connection_invalidated=True) from error
+
+
+def _transact(session: Session, work: Callable[[Session], T]) -> T:
+    """Do the work, commit and give the connection back, in one greenlet."""
+    with session.begin():
+        result = work(session)
+    session.close()
+    return result
 
 
 def is_conflict(error: BaseException | None) -> bool:
