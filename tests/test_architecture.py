@@ -172,7 +172,7 @@ DRIVERS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("flask", "werkzeug"), "http/flask"),
     **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "runtime/settings")),
     **dict.fromkeys(("rich", "typer"), "cli"),
-    "alembic": "migrations",
+    "alembic": ("migrations", "schema/autogenerate"),
     "httpx": "brokers/http",
     **dict.fromkeys(("opentelemetry", "prometheus_client"), "telemetry"),
     "psycopg": ("database", "relay", "runtime/engines", "runtime/urls"),
@@ -198,6 +198,7 @@ def test_drivers_are_imported_where_they_belong():
 DIALECTS = re.compile("sqlite|postgresql", re.IGNORECASE)
 KNOW_DIALECTS = (
     *("statements/dialects.py", "tables/", "migrations/"),
+    "schema/autogenerate.py",  # Alembic's comparison of the tables
     "runtime/engines.py",  # what the engines of a database have in common
     "runtime/process.py",  # the engine factory
     "testing/plugin.py",  # the names of its fixtures

@@ -3,7 +3,7 @@
 from alembic.operations.ops import CreateTableOp, DropIndexOp, DropTableOp, ModifyTableOps, UpgradeOps
 from sqlalchemy import Column, Integer
 
-from outboxkit.migrations.autogenerate import drop_nothing
+from outboxkit.schema.autogenerate import drop_nothing
 
 
 def test_only_what_is_done_to_partitions_and_the_dropping_of_tables_is_taken_off():
