@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar
 import psycopg
 import structlog
 from psycopg import AsyncConnection, OperationalError, generators
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Engine, event
-from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 
 from outboxkit.database import silence
 from outboxkit.database.session_settings import GuardedEnd
@@ -96,7 +96,7 @@ class Connection(AsyncConnection[Any]):
     async def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
         async with self.lock:
-            await self.wait(self._rollback_gen() if self.ending is None else _roll_back(self))
+            await self.wait(_roll_back(self))
 
     async def close(self) -> None:
         """Close it. If a task still waits for an answer, hang up: that task gets an error, and then it is closed."""
@@ -150,7 +150,7 @@ class ThreadConnection(psycopg.Connection[Any]):
     def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
         with self.lock:
-            self.wait(self._rollback_gen() if self.ending is None else _roll_back(self))
+            self.wait(_roll_back(self))
 
 
 class _SecondConnection(psycopg.Connection[Any]):
@@ -161,11 +161,14 @@ class _SecondConnection(psycopg.Connection[Any]):
 
 
 def part_with_silent(engine: Engine) -> None:
-    """Have a connection replaced that a pool has had since before another one was found silent."""
+    """Have a connection replaced that a pool has had since before another one was found silent, or that was closed."""
 
     @event.listens_for(engine, "checkout")
     def _refuse(connection: Any, _: Any, __: Any) -> None:
-        if getattr(connection, "driver_connection", connection).opened_at <= silence.last_end():
+        driver = getattr(connection, "driver_connection", connection)
+        if driver.closed:
+            raise DisconnectionError("it was closed, since its transaction could not be rolled back")
+        if driver.opened_at <= silence.last_end():
             raise InvalidatePoolError("a connection of its time was silent")
 
 
@@ -186,8 +189,14 @@ def _commit(connection: Connection | ThreadConnection) -> Waiting[None]:
 
 
 def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
-    connection.ending = None
-    yield from _send(connection, "ROLLBACK", connection.reset)
+    """ROLLBACK; or the connection's end in the midst of a command, such as a COPY whose data nobody reads."""
+    ending, connection.ending = connection.ending, None
+    if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
+        connection.pgconn.finish()
+    elif ending is None:
+        yield from connection._rollback_gen()  # noqa: SLF001 - psycopg's own, for its subclasses
+    else:
+        yield from _send(connection, "ROLLBACK", connection.reset)
 
 
 def _send(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:

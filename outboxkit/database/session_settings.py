@@ -12,6 +12,8 @@ _RESET = (
     "RESET ALL",
     "RESET ROLE",  # which RESET ALL leaves
     "DISCARD TEMP",
+    "CLOSE ALL",
+    "UNLISTEN *",
 )
 """Like DISCARD ALL, but for prepared statements, which the driver knows of."""
 

@@ -227,6 +227,8 @@ SETTINGS = (
     "CREATE TEMP TABLE mine ()",
     "CREATE TEMP TABLE outboxkit_inbox (LIKE outboxkit_inbox)",
     "SELECT pg_advisory_lock(7)",
+    "DECLARE mine CURSOR WITH HOLD FOR SELECT 1",
+    "LISTEN mine",
 )
 
 
@@ -239,7 +241,8 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
         "SELECT pg_backend_pid(), current_setting('app.tenant', true), current_user = session_user, "
         "current_setting('transaction_read_only'), current_setting('TimeZone'), current_setting('search_path'), "
         "to_regclass('pg_temp.mine')::text, to_regclass('pg_temp.outboxkit_inbox')::text, "
-        "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory')"
+        "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), "
+        "(SELECT count(*) FROM pg_cursors WHERE name = 'mine'), (SELECT count(*) FROM pg_listening_channels())"
     )
     seen: list[Any] = []
 
@@ -255,7 +258,7 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
             await consumer.reaches(processed=number + 1)
     assert len({pid for pid, *_ in seen}) < len(seen) / 2
     assert {(tenant or None, *others) for _, tenant, *others in seen} == {
-        (None, True, "off", "UTC", '"$user", public', None, None, 0)
+        (None, True, "off", "UTC", '"$user", public', None, None, 0, 0, 0)
     }
 
 
@@ -273,3 +276,26 @@ async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
         await consumer.reaches(retried=1, dead=1)
         with pg_engine.connect() as connection:
             assert connection.execute(text("SELECT pg_try_advisory_lock(7)")).scalar_one() is True
+
+
+COPIES = ("COPY (SELECT 1) TO STDOUT", "COPY noted FROM STDIN")
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_copy_that_nobody_reads_fails_its_own_message(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, noted: Callable[[], list[str]], place: Place
+):
+    """No ROLLBACK can be sent in the midst of it: the connection ends, and others are handled on a new one."""
+
+    @inbox_handler("Copies", batch=place.startswith("batch"))
+    def copies(session: Session, event: Ordered) -> None:
+        note(session, f"order {event.number}")
+        if event.number < len(COPIES):
+            session.connection().exec_driver_sql(COPIES[event.number])
+
+    async with consume(async_pg_engine, broker, place, copies, ConsumerPolicy(max_attempts=2)) as consumer:
+        for number in range(len(COPIES) + 2):
+            publish(broker, number, f"m{number}")
+        await consumer.reaches(retried=len(COPIES), dead=len(COPIES), processed=2)
+    assert noted() == ["order 2", "order 3"]
+    assert all("COPY cannot be used with this method" in letter.error for letter in dead_letters(pg_engine))
