@@ -58,7 +58,10 @@ class DatabaseClock:
         self._log = structlog.get_logger("outboxkit").bind(process=process)
 
     def now(self) -> datetime:
-        """The database's time, from its last reading; this machine's own clock before the first one."""
+        """The database's time or a little less, from its last reading; before the first one this machine's own clock.
+
+        It is less by the time that the answer took to come, so that nothing is due too early.
+        """
         if self._clock is not None:
             return self._clock()
         if self._reading is None:
@@ -80,8 +83,9 @@ class DatabaseClock:
             return
         here, at = self._wall(), self._monotonic()
         there = await partitions.clock(connection)
-        half = timedelta(seconds=self._monotonic() - at) / 2
-        self._reading, self.ahead = (there, at), here + half - there
+        ended = self._monotonic()
+        half = timedelta(seconds=ended - at) / 2
+        self._reading, self.ahead = (there, ended), here + half - there
         self._tell(self.ahead, doubt=half)
 
     async def once(self) -> None:

@@ -35,6 +35,14 @@ async def test_it_goes_on_from_what_the_database_said(async_engine: AsyncEngine)
     assert database_clock.now() - before == timedelta(hours=1), "no change of this machine's clock moves it"
 
 
+async def test_after_a_slow_answer_nothing_is_due_too_early(async_engine: AsyncEngine):
+    seconds = iter([0.0, 200.0, 200.0])
+    database_clock = DatabaseClock(async_engine, process="relay", monotonic=lambda: next(seconds))
+    await database_clock.once()
+    async with async_engine.connect() as connection:
+        assert database_clock.now() <= await partitions.clock(connection)
+
+
 async def test_its_seconds_go_on_while_the_machine_sleeps(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
     boot = Seconds()
     clocks = {module.BOOT_CLOCK: boot}
