@@ -99,10 +99,9 @@ def _locked(row: Waiting, lock: Lock, now: datetime) -> Explanation:
 
 
 def _parked(row: Waiting, parking: Neighbour) -> Explanation:
-    because = f": {legible(parking.error)}" if parking.error else ""
     text = (
         f"its key {legible(row.message.key)} is parked by dead letter {parking.number}, message "
-        f"{legible(parking.message_id)}, {legible(parking.reason)}{because}"
+        f"{legible(parking.message_id)}, {legible(parking.reason)}{because(parking)}"
     )
     cure = (f"outboxkit dead replay {parking.number}", f"outboxkit dead discard {parking.number}")
     return Explanation("parked", text, row.database, cure)
@@ -150,14 +149,18 @@ def _option(row: Waiting) -> str:
 def of_letter(letter: Letter, queues: Collection[str] = ()) -> Explanation:
     """The reason of a dead letter: open, replayed or discarded. `queues` are those whose handlers take its type."""
     by = f" of handler {legible(letter.handler)}" if letter.handler else ""
-    because = f": {legible(letter.error)}" if letter.error else ""
-    text = f"dead letter {letter.number} of the {letter.side}{by}, {legible(letter.reason)}{because}"
+    text = f"dead letter {letter.number} of the {letter.side}{by}, {legible(letter.reason)}{because(letter)}"
     if letter.resolution is None:
         parks = f"; it parks the key {legible(letter.message.key)}" if letter.parked else ""
         cure = (f"outboxkit dead replay {letter.number}", f"outboxkit dead discard {letter.number}")
         return Explanation("dead", text + parks, letter.database, (*_binding(letter, queues), *cure))
     done = f"dead letter {letter.number} was {letter.resolution} by {legible(letter.resolved_by)}"
     return Explanation(letter.resolution, f"{done} at {in_utc(letter.resolved_at)}", letter.database)
+
+
+def because(dead: Letter | Neighbour) -> str:
+    """The error of a dead letter behind its reason, which the relay has written in front of the error as well."""
+    return f": {legible(dead.error.removeprefix(f'{dead.reason}: '))}" if dead.error else ""
 
 
 def _binding(letter: Letter, queues: Collection[str]) -> Iterator[str]:

@@ -313,10 +313,10 @@ def _letter(letter: Letter) -> Iterator[Event]:
         yield Event(letter.first_failed_at, "refused", "failed for the first time", letter.database)
     at = f" in queue {legible(letter.message.queue)}" if letter.side == "inbox" and letter.message.queue else ""
     by = f", handler {legible(letter.handler)}" if letter.handler else ""
-    because = f": {legible(letter.error)}" if letter.error else ""
     attempts = "1 attempt" if letter.attempts == 1 else f"{letter.attempts} attempts"
     text = (
-        f"dead letter {letter.number} of the {letter.side}{at}{by}, {legible(letter.reason)} after {attempts}{because}"
+        f"dead letter {letter.number} of the {letter.side}{at}{by}, {legible(letter.reason)} after {attempts}"
+        f"{reasons.because(letter)}"
     )
     yield Event(letter.dead_at, "dead", text, letter.database)
     if letter.resolution is not None:

@@ -129,6 +129,8 @@ def test_an_unroutable_dead_letter_needs_a_queue_before_its_replay():
     dead = replace(letter(side="outbox", handler=None, reason="unroutable"), message=identity())
     starting = "first start the consumer of OrderConfirmed, again if it runs, which binds its queue: "
     sending = ("outboxkit dead replay 3", "outboxkit dead discard 3")
+    said = replace(dead, error="unroutable: NO_ROUTE")
+    assert reasons.of_letter(said).text == "dead letter 3 of the outbox, unroutable: NO_ROUTE"
     one, other = (f"{starting}outboxkit consume MODULE --queue {queue}" for queue in ("billing", "'my mail'"))
     assert reasons.of_letter(dead, {"my mail", "billing"}).cure == (one, other, *sending)
     assert reasons.of_letter(dead).cure == (f"{starting}outboxkit consume MODULE --queue QUEUE", *sending)
