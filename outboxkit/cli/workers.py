@@ -64,9 +64,9 @@ def _summary(done: Drained) -> str:
     elif done.blocked:
         lines.append(f"{done.blocked} due, but not published")
     if done.expired:
-        lines.append(f"{done.expired} had expired and were set aside as dead letters")
+        lines.append(f"expired {done.expired}, set aside as dead letters")
     if done.discarded:
-        lines.append(f"{done.discarded} that no queue wanted were discarded")
+        lines.append(f"discarded {done.discarded} that no queue wanted")
     lines += [f"{count} {kind} set aside as dead letters: {reason}" for kind, (count, reason) in done.dead.items()]
     lines += [f"{count} {kind} could not be published: {reason}" for kind, (count, reason) in done.failed.items()]
     return "\n".join(lines)

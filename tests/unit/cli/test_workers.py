@@ -210,8 +210,8 @@ def test_a_drain_is_summed_up():
     assert _summary(Drained(published=1, blocked=None, expired=2, discarded=3)).splitlines() == [
         "published 1",
         "stopped while the database was away: what is left could not be counted",
-        "2 had expired and were set aside as dead letters",
-        "3 that no queue wanted were discarded",
+        "expired 2, set aside as dead letters",
+        "discarded 3 that no queue wanted",
     ]
 
 
