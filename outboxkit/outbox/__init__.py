@@ -46,8 +46,8 @@ class Options(TypedDict, total=False):
         correlation_id: shared by all messages of one story.
         destination: the destination whose relay publishes it (`outboxkit relay --destination NAME`); by default its
             event's own.
-        max_payload_bytes: the largest payload that is accepted, `codec.MAX_PAYLOAD_BYTES` (1 MiB) by default. Send a
-            reference to larger content.
+        max_payload_bytes: the largest payload that is accepted, 1 MiB by default. Send a reference to larger
+            content.
     """
 
     key: str | None
