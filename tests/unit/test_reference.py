@@ -19,7 +19,7 @@ from outboxkit.cli import app
 from outboxkit.codec import upcasts
 from outboxkit.http import asgi, fastapi, flask, ledger, preconditions, problems, request, steps
 from outboxkit.inbox import failure
-from outboxkit.runtime import admin, compose, process, retention
+from outboxkit.runtime import admin, compose, process, retention, settings
 from outboxkit.runtime.settings import SECRETS, Settings, variable
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,9 @@ _OF_FUNCTIONS = (
     *(migrations, outbox, preconditions, problems, testing, upcasts),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
-PARTS = {part.__name__.rpartition(".")[2]: part for part in (admin, compose, consumer, process, relay, retention)}
+PARTS = {
+    part.__name__.rpartition(".")[2]: part for part in (admin, compose, consumer, process, relay, retention, settings)
+}
 PARTS |= {"request": request, "steps": steps}
 """Modules of which the reference has what a program of one's own needs, and no more."""
 
