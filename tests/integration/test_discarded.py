@@ -18,7 +18,7 @@ from outboxkit.operators.replay import ReplaySelection as Kept
 from outboxkit.statements import published
 from tests.polling import eventually_async
 from tests.requests import waiting
-from tests.unit.test_replay import Queue
+from tests.unit.operators.test_replay import Queue
 
 ENVELOPE = {"type": "Ordered", "payload": b'{"number":1}', "headers": b"{}", "content_type": "application/json"}
 

@@ -121,8 +121,11 @@ async def test_writers_of_a_strict_key_wait_for_each_other(plain: Driver, pg_eng
 @pytest.mark.parametrize("pair", ONE_OF_EACH, ids=names)
 async def test_autocommit_is_refused(pair: Any, postgresql_url: str, pg_engine: Engine):
     async with using(postgresql_url, pair, isolation_level="AUTOCOMMIT") as driver:
+        session = driver.session()
+        outbox.add(session, Ordered(1))
         with pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
-            outbox.add(driver.session(), Ordered(1))
+            await done(session.commit())
+        await done(session.close())
         with pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
             await driver.within(inbox.run_once, MESSAGE, bill)
     async with using(postgresql_url, pair) as driver:
