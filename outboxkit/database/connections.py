@@ -28,6 +28,8 @@ Waiting = Generator[Any, Any, T]
 
 ANSWER_SECONDS = 5
 """The time that the second connection has to connect, and then to get its answer."""
+JUST_SECONDS = 0.5
+"""The age up to which a connection of a pool is known to answer."""
 SLOW_SECONDS = 5.0
 """A process that connects for so long says so."""
 IDLE_SECONDS = 5.0
@@ -168,7 +170,8 @@ def part_with_silent(engine: Engine) -> None:
         driver = getattr(connection, "driver_connection", connection)
         if driver.closed:
             raise DisconnectionError("it was closed, since its transaction could not be rolled back")
-        if driver.opened_at <= silence.last_end():
+        # One that was opened a moment ago has just answered: the pool would give up after two of them.
+        if driver.opened_at <= min(silence.last_end(), monotonic() - JUST_SECONDS):
             raise InvalidatePoolError("a connection of its time was silent")
 
 
