@@ -234,3 +234,13 @@ async def test_a_silent_connection_is_no_failure_of_the_message(
         publish(broker, 7, "m")
         await running.reaches(processed=1)
     assert ran == [7, 7]
+
+
+async def test_a_connection_that_was_just_opened_is_used_whatever_another_one_did(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(silence, "last_end", lambda: float("inf"))
+    engine = process.engine(postgresql_url, name="test")
+    async with engine.connect() as connection:
+        assert (await connection.execute(ONE)).scalar_one() == 1
+    await engine.dispose()
