@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 import signal
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from pathlib import Path
@@ -236,10 +237,17 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 async def async_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
-    """The async engine that outboxkit's own processes use, for `database_url`."""
+    """The async engine that outboxkit's own processes use, for `database_url`.
+
+    A connection of SQLite that was broken off ends in a thread of its own, which may still want to tell the event loop.
+    """
+    before = set(threading.enumerate())
     made = process.engine(database_url, name="test")
     yield made
     await made.dispose()
+    for thread in set(threading.enumerate()) - before:
+        if "_connection_worker_thread" in thread.name:
+            await asyncio.to_thread(thread.join, 5)
 
 
 @pytest.fixture

@@ -30,7 +30,10 @@ def database_url(sqlite_url: str) -> str:
 
 
 class Server:
-    """A server that does the work of each connection, and then gives this answer or closes, or never answers."""
+    """A server that does the work of each connection, and then gives this answer or none and ends, or never answers.
+
+    It ends with a FIN. To close with a part of the request unread would send a RST, which may overtake the answer.
+    """
 
     def __init__(self, answer: bytes | None) -> None:
         self.done = 0
@@ -50,7 +53,7 @@ class Server:
                 self._open.append(client)
                 if self._answer is not None:
                     client.sendall(self._answer)
-                    client.close()
+                    client.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self.socket.shutdown(socket.SHUT_RDWR)
