@@ -13,7 +13,7 @@ from tests.benchmarks.rounds import Figures, Line, Measure
 RAW = ("raw", "rate")
 SLICE = 20_000
 SHAPES = ("1 key", "10 keys", "1000 keys", "own keys")
-SEVERAL, MORE_RELAYS = (10_000, 60_000), (2, 4, 10)
+SEVERAL, MORE_RELAYS = 60_000, (2, 4, 10)
 BODIES = ("classic 100", "classic 65536", "quorum 100", "quorum 65536")
 
 
@@ -48,18 +48,18 @@ def quorum(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 @contextmanager
 def keys(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """A long backlog by the number of keys; a short and a long one of 1 000 keys by the number of relays."""
+    """A long backlog by the number of keys; a shorter one by the number of relays, with 1 000 keys and without."""
     count = place.key_rows
     shapes = {"no keys": 0, "1 key": 1, "10 keys": 10, "1000 keys": 1000, "own keys": count}
     with place.queue("classic", **{"x-max-length": 20_000}) as raw:
         yield {
             **{name: partial(_long, place, raw, count, keys=number) for name, number in shapes.items()},
             **{
-                f"{relays} relays, {rows} rows": partial(_several, place, raw, rows, relays=relays)
-                for rows in SEVERAL
+                f"{relays} relays, {name}": partial(_several, place, raw, keys=number, relays=relays)
                 for relays in (1, *MORE_RELAYS)
+                for name, number in (("no keys", 0), ("1000 keys", 1000))
             },
-            "first backlog": partial(_several, place, raw, SEVERAL[-1], analyzed=False),
+            "first backlog": partial(_several, place, raw, keys=1000, analyzed=False),
         }
 
 
@@ -100,8 +100,8 @@ def _pair(place: Place, name: str, raw: RawPublisher, count: int, size: int) -> 
     }
 
 
-def _several(place: Place, raw: RawPublisher, count: int, **how: Any) -> Figures:
-    return speed(place.drain(raw, count=count, keys=1000, **how))
+def _several(place: Place, raw: RawPublisher, **how: Any) -> Figures:
+    return speed(place.drain(raw, count=SEVERAL, **how))
 
 
 def _long(place: Place, raw: RawPublisher, count: int, **how: Any) -> Figures:
@@ -141,7 +141,7 @@ CASES = (
     ),
     Case(
         "keys",
-        "300 000 rows by the number of keys; 10 000 and 60 000 of 1 000 keys by the number of relays; never analyzed",
+        "300 000 rows by keys; 60 000 by relays, with 1 000 keys and without; never analyzed",
         keys,
         (
             *(_ratio(name, "no keys", at_least=0.85) for name in SHAPES),
@@ -149,12 +149,12 @@ CASES = (
                 Line(f"{name}: last third / first third", (name, "flat"), at_least=0.85)
                 for name in ("no keys", *SHAPES)
             ),
+            *(_ratio(f"{relays} relays, no keys", "1 relays, no keys", at_least=0.9) for relays in MORE_RELAYS),
             *(
-                _ratio(f"{relays} relays, {rows} rows", f"1 relays, {rows} rows", at_least=0.9)
-                for rows in SEVERAL
+                _ratio(f"{relays} relays, 1000 keys", f"{relays} relays, no keys", at_least=0.9)
                 for relays in MORE_RELAYS
             ),
-            _ratio("first backlog", f"1 relays, {SEVERAL[-1]} rows", at_least=0.9),
+            _ratio("first backlog", "1 relays, 1000 keys", at_least=0.9),
         ),
     ),
     Case(
