@@ -208,15 +208,10 @@ class Delivery(Protocol):
             handlers: names of the handlers to run; none: the same as in this attempt.
         """
 
-    async def requeue_fresh(self, after: timedelta | None = None) -> None:
-        """Put a copy at the end of the queue, as the same attempt, and ack this one.
+    async def requeue_fresh(self) -> None:
+        """Put a copy at the end of the queue, as the same attempt with 0 redeliveries, and ack this one.
 
-        Without `after` the copy has 0 redeliveries. That is for a message that is redelivered so often, without a fault
-        of its own, that the broker would drop it. With `after` it has those of this one, which may have killed a
-        process: that is for a message whose handler has reached its limits.
-
-        Args:
-            after: the copy arrives later, after the retry delay nearest to this one; None: at once.
+        For a message that is redelivered so often, without a fault of its own, that the broker would drop it.
         """
 
 

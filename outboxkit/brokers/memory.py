@@ -170,7 +170,7 @@ class MemoryDelivery:
     @property
     def redeliveries(self) -> int:
         """The number of times the message was requeued."""
-        return self._entry.redeliveries + self.delivery_headers.redeliveries
+        return self._entry.redeliveries
 
     @property
     def dropped(self) -> bool:
@@ -194,15 +194,10 @@ class MemoryDelivery:
         self._subscriber.postpone(self, delay, delivery_headers)
         return delay
 
-    async def requeue_fresh(self, after: timedelta | None = None) -> None:
-        """Append the message to the queue, at once with 0 redeliveries, or with as many after a retry delay."""
+    async def requeue_fresh(self) -> None:
+        """Append the message to the queue, with 0 redeliveries."""
         self._subscriber.unacked.pop(self, None)
-        redeliveries = 0 if after is None else self.redeliveries
-        delivery_headers = replace(self.delivery_headers, redeliveries=redeliveries)
-        if after is None:
-            self._subscriber.queue.put(self.message, delivery_headers)
-        else:
-            self._subscriber.postpone(self, delay_for(self._subscriber.delays, 1, after), delivery_headers)
+        self._subscriber.queue.put(self.message, self.delivery_headers)
 
 
 class MemorySubscriber(Subscriber):

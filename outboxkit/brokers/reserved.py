@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from outboxkit.codec.headers import ABSENT, ACCEPTED, ATTEMPT, FIRST_FAILED, HANDLERS, OWN, REDELIVERIES, REPLAYED
+from outboxkit.codec.headers import ABSENT, ACCEPTED, ATTEMPT, FIRST_FAILED, HANDLERS, OWN, REPLAYED
 from outboxkit.message import is_storable_name
 
 MOST_ATTEMPTS = 1_000_000
@@ -15,7 +15,7 @@ MOST_HANDLERS = 1_000
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 """The latest time that is read. A later one cannot be represented in every time zone."""
 
-_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REPLAYED, REDELIVERIES))
+_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REPLAYED))
 _ABSENT = ("message_id", "type")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -32,8 +32,6 @@ class DeliveryHeaders:
         accepted_at: when an operator accepted it although it is stale.
         absent: on a replay of a dead letter that was not a message, the properties that its publisher did not send:
             `message_id`, `type` or both. They hold stand-ins, because a replay goes through the outbox.
-        redeliveries: on a copy that waited for a handler's limits, the redeliveries of its original: it may have killed
-            a process.
         replayed: whether an operator had it delivered again.
     """
 
@@ -42,7 +40,6 @@ class DeliveryHeaders:
     handlers: tuple[str, ...] = ()
     accepted_at: datetime | None = None
     absent: tuple[str, ...] = ()
-    redeliveries: int = 0
     replayed: bool = False
 
     def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
@@ -52,7 +49,6 @@ class DeliveryHeaders:
             attempt=self.attempt + 1,
             first_failed_at=self.first_failed_at or now,
             handlers=handlers or self.handlers,
-            redeliveries=0,
         )
 
     def headers(self) -> dict[str, Any]:
@@ -68,8 +64,6 @@ class DeliveryHeaders:
             headers[ACCEPTED] = _milliseconds(self.accepted_at)
         if self.absent:
             headers[ABSENT] = list(self.absent)
-        if self.redeliveries:
-            headers[REDELIVERIES] = self.redeliveries
         if self.replayed:
             headers[REPLAYED] = True
         return headers
@@ -83,12 +77,11 @@ def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
     if _NAMES.isdisjoint(headers):
         return FRESH
     return DeliveryHeaders(
-        attempt=_count(headers.get(ATTEMPT), 1),
+        attempt=_attempt(headers.get(ATTEMPT)),
         first_failed_at=_moment(headers.get(FIRST_FAILED)),
         handlers=_names(headers.get(HANDLERS)),
         accepted_at=_moment(headers.get(ACCEPTED)),
         absent=tuple(name for name in _ABSENT if name in _names(headers.get(ABSENT))),
-        redeliveries=_count(headers.get(REDELIVERIES), 0),
         replayed=headers.get(REPLAYED) is True,
     )
 
@@ -102,8 +95,8 @@ def _milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def _count(value: object, least: int) -> int:
-    return min(max(value, least), MOST_ATTEMPTS) if type(value) is int else least
+def _attempt(value: object) -> int:
+    return min(max(value, 1), MOST_ATTEMPTS) if type(value) is int else 1
 
 
 def _names(value: object) -> tuple[str, ...]:

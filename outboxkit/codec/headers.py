@@ -12,7 +12,6 @@ CORRELATION, CAUSATION, CREATED = f"{OWN}correlation-id", f"{OWN}causation-id", 
 """Headers for what AMQP, or HTTP, has no place of its own for."""
 ATTEMPT, FIRST_FAILED, HANDLERS = f"{OWN}attempt", f"{OWN}first-failed-at", f"{OWN}handlers"
 ACCEPTED, ABSENT, REPLAYED = f"{OWN}accepted-at", f"{OWN}absent", f"{OWN}replayed"
-REDELIVERIES = f"{OWN}redeliveries"
 """Headers about a delivery, which `brokers/reserved.py` reads and writes."""
 EXTRA_ROUTES = ("CC", "BCC")
 """Headers by which a publisher sends to further queues (RabbitMQ's "sender-selected distribution"). It has happened by

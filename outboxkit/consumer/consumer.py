@@ -34,7 +34,6 @@ from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.runtime import urls
 from outboxkit.runtime.database_clock import DatabaseClock
 from outboxkit.runtime.health import Health
-from outboxkit.runtime.limits import FEW
 from outboxkit.runtime.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.runtime.pauses import CONSUMER, Pause
 from outboxkit.runtime.pauses.holding import note_sessions
@@ -67,12 +66,10 @@ class Concurrency:
     def prefetch(self, handlers: Sequence[Handler]) -> int:
         """The number of deliveries that the broker pushes ahead, enough to keep all slots busy.
 
-        While one batch is handled, the next one arrives. An ordered consumer holds what is behind a failed message, and
-        any consumer what waits for a handler's limits.
+        While one batch is handled, the next one arrives. An ordered consumer holds what is behind a failed message.
         """
-        limited = sum(1 for handler in handlers if handler.concurrency or handler.rate)
         two_batches = 2 * self.batch if any(handler.batch for handler in handlers) else 0
-        return max(AHEAD, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0) + limited * FEW
+        return max(AHEAD, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0)
 
 
 class ProcessWide(NamedTuple):

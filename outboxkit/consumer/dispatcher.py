@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -17,7 +16,6 @@ from outboxkit.consumer.transactions import Cancellations
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.errors.failures import first_line
 from outboxkit.message import Message
-from outboxkit.runtime.limits import Limit
 from outboxkit.runtime.outage import pause
 from outboxkit.runtime.pauses.watch import Halt
 
@@ -66,7 +64,6 @@ class Dispatcher:
         self._news = asyncio.Event()
         self._running = _Running(runner.cancellations, self._news.set, runner.measurements)
         self._stuck: set[Arrival] = set()
-        self._waking: set[Limit] = set()
         self._isolated = self._in_batch = False
         self._batch_due = 0.0
         self.postponed = 0
@@ -78,8 +75,6 @@ class Dispatcher:
         Raises:
             BrokerUnavailable: the connection was lost; started deliveries are finished.
         """
-        for limit in self._routing.limits.values():
-            limit.forget_waiting()
         pump = asyncio.create_task(self._pump(stop))
         stopping = asyncio.create_task(stop.wait())
         for task in (pump, stopping):
@@ -88,7 +83,6 @@ class Dispatcher:
             while not stop.is_set() and not self._running.errors and not (pump.done() and self._is_over(pump)):
                 self._news.clear()
                 self._start_ready(stop)
-                self._wake_for_limits()
                 await self._news.wait()
             await self._finish(pump, is_pause=isinstance(stop, Halt) and stop.is_pause)
         finally:
@@ -124,12 +118,7 @@ class Dispatcher:
         while not stop.is_set():
             delivery = await self._receive(wait=True)
             if delivery is not None:
-                arrival = self._routing.arrival(delivery)
-                turn = arrival.turn(self._routing.shortest_delay) if arrival.limits and not self._drain else None
-                if turn is None:
-                    self._add(arrival)
-                else:
-                    self._running.start(self._postpone(arrival, turn))
+                self._add(self._routing.arrival(delivery))
 
     async def _find_end(self, stop: asyncio.Event) -> None:
         """Return once nothing is in flight and the queue is empty, and nothing arrived during that check."""
@@ -162,37 +151,6 @@ class Dispatcher:
             loop = asyncio.get_running_loop()
             self._batch_due = loop.time() + LINGER_SECONDS
             self._running.later(LINGER_SECONDS, self._news.set)
-        if not self._drain and arrival.is_surplus():
-            self._running.later(2 * self._routing.shortest_delay.total_seconds(), self._thin_out, arrival)
-        self._news.set()
-
-    def _thin_out(self, arrival: Arrival) -> None:
-        """Postpone a delivery that still waits for its limits, and may hold up others no longer."""
-        if arrival in self._queues and arrival.is_surplus():
-            self._queues.remove(arrival)
-            turn = arrival.turn(self._routing.shortest_delay) or 2 * self._routing.shortest_delay
-            self._running.start(self._postpone(arrival, turn))
-
-    async def _postpone(self, arrival: Arrival, turn: timedelta) -> None:
-        """Put a delivery into a retry queue until its turn, as the same attempt; or let it wait here after all."""
-        try:
-            await arrival.requeue_fresh(turn)
-        except BrokerUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - such as headers that fit no frame
-            self._log.debug("a message waits in memory for its handler's limits", error=first_line(error))
-            self._add(arrival)
-
-    def _wake_for_limits(self) -> None:
-        """Look again as soon as the rate of a handler allows another message."""
-        for limit in self._routing.limits.values() if len(self._queues) else ():
-            seconds = limit.look_again_in()
-            if seconds is not None and limit not in self._waking:
-                self._waking.add(limit)
-                self._running.later(seconds, self._wake, limit)
-
-    def _wake(self, limit: Limit) -> None:
-        self._waking.discard(limit)
         self._news.set()
 
     def _start_ready(self, stop: asyncio.Event) -> None:
@@ -351,7 +309,7 @@ class _Running:
             self.handling -= 1
             self._measurements.ended(len(arrivals))
             for limit in limits:
-                limit.end()
+                limit.running -= 1
 
         self.handling += 1
         self._measurements.started(len(arrivals))

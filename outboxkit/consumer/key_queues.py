@@ -8,9 +8,6 @@ from enum import Enum
 
 from outboxkit.brokers import Delivery, Malformed
 from outboxkit.message import Message
-from outboxkit.runtime.limits import Limit
-
-LONGEST_TURN_SECONDS = 86_400.0
 
 
 class Mode(Enum):
@@ -22,6 +19,14 @@ class Mode(Enum):
     """Shares a transaction with other deliveries."""
     SINGLE = "single"
     """In transactions of its own, concurrently with other deliveries."""
+
+
+@dataclass(slots=True, eq=False)
+class Limit:
+    """The number of messages that a handler may handle at once, and the number that it handles now."""
+
+    most: int
+    running: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +44,7 @@ class Arrival:
         failures: the number of failures that were followed by such a delay.
         first_failed_at: the time of the first of them.
         handlers: the names of the handlers that still have to run; if empty, the delivery's own.
-        limits: the limits of its handlers.
+        limits: those of its handlers' concurrency.
         is_stuck: whether it could neither be handled nor become a dead letter.
         settled: whether it was acked, requeued or copied, or the attempt to do so may have succeeded.
         read: what a reader of foreign envelopes has found in it; None: it has not been read by one.
@@ -81,9 +86,9 @@ class Arrival:
         self.settled = True
         return delay
 
-    async def requeue_fresh(self, after: timedelta | None = None) -> None:
-        """Put a copy at the end of the queue, now or later; it is not settled if none could be made."""
-        await self.delivery.requeue_fresh(after)
+    async def requeue_fresh(self) -> None:
+        """Put a copy at the end of the queue; it is not settled if none could be made."""
+        await self.delivery.requeue_fresh()
         self.settled = True
 
     @property
@@ -91,27 +96,11 @@ class Arrival:
         """The bytes of payloads that are decoded for it at the same time."""
         return self.size * self.events
 
-    def turn(self, shortest: timedelta) -> timedelta | None:
-        """The delay of this new delivery in a retry queue, if too many wait in memory for its limits already.
-
-        Else they would fill the prefetch, and all others would wait for them. None: it waits in memory, too. One with a
-        key does so in any case, and so does one whose turn comes soon after the `shortest` retry delay.
-        """
-        if self.key is not None:
-            return None
-        turns = [limit.turn() or 0.0 for limit in self.limits if limit.opens_in() != 0]
-        turn = timedelta(seconds=min(max(turns, default=0.0), LONGEST_TURN_SECONDS))
-        return turn if turn >= 2 * shortest else None
-
-    def is_surplus(self) -> bool:
-        """Whether it waits beside many others for a limit, and no key waits for it."""
-        return self.key is None and any(limit.is_crowded(self.size) for limit in self.limits)
-
 
 class KeyQueues:
     """The deliveries that wait. One with a key may start if it is the first in its key's queue and the key is free.
 
-    One whose handlers have limits may start if these are open, too. It holds up its key alone.
+    One whose handlers have a limit may start if fewer of them run. It holds up its key alone.
 
     Attributes:
         held: keys of which none may start, whatever waits here.
@@ -127,16 +116,6 @@ class KeyQueues:
     def __len__(self) -> int:
         """The number of deliveries that wait."""
         return sum(map(len, self._waiting.values()))
-
-    def __contains__(self, arrival: Arrival) -> bool:
-        """Whether the delivery waits."""
-        return arrival in self._waiting[arrival.mode]
-
-    def remove(self, arrival: Arrival) -> None:
-        """Remove a delivery without a key, which waits."""
-        del self._waiting[arrival.mode][arrival]
-        for limit in arrival.limits:
-            limit.waits_no_more(arrival.size)
 
     def add(self, arrival: Arrival) -> None:
         """Append a delivery, behind all others."""
@@ -158,15 +137,14 @@ class KeyQueues:
         return next((arrival for arrival in self._waiting[mode] if self._may_start(arrival)), None)
 
     def has_next(self) -> bool:
-        """Whether a delivery may start, now or as soon as its limits are open."""
+        """Whether a delivery may start, now or as soon as its limits allow it."""
         return any(self._is_next(arrival) for group in self._waiting.values() for arrival in group)
 
     def take(self, arrival: Arrival) -> Arrival:
         """Take a delivery out to start it; its key is busy until `free`, and its limits count it."""
         del self._waiting[arrival.mode][arrival]
         for limit in arrival.limits:
-            limit.waits_no_more(arrival.size)
-            limit.start()
+            limit.running += 1
         key = arrival.key
         if key is not None:
             queue = self._queues[key]
@@ -227,20 +205,15 @@ class KeyQueues:
         deliveries = sorted((each for group in self._waiting.values() for each in group), key=_number)
         self._waiting = {mode: {} for mode in Mode}
         self._queues.clear()
-        for delivery in deliveries:
-            for limit in delivery.limits:
-                limit.waits_no_more(delivery.size)
         return deliveries
 
     def _wait(self, arrival: Arrival) -> None:
         self._waiting[arrival.mode][arrival] = None
         if arrival.key is not None:
             self._queues.setdefault(arrival.key, deque()).append(arrival)
-        for limit in arrival.limits:
-            limit.wait(arrival.size)
 
     def _may_start(self, arrival: Arrival, batch_keys: Iterable[str] = ()) -> bool:
-        if arrival.limits and any(limit.opens_in() != 0 for limit in arrival.limits):
+        if arrival.limits and any(limit.running >= limit.most for limit in arrival.limits):
             return False
         return self._is_next(arrival, batch_keys)
 

@@ -1,6 +1,5 @@
 """Routing: the choice of the handlers that run for a delivery, and of the mode in which they run. Pure."""
 
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -9,13 +8,12 @@ from outboxkit.codec.codec import plain_size
 from outboxkit.codec.envelopes import Reader
 from outboxkit.consumer import decisions, growth
 from outboxkit.consumer.decisions import ConsumerPolicy
-from outboxkit.consumer.key_queues import Arrival, Mode
+from outboxkit.consumer.key_queues import Arrival, Limit, Mode
 from outboxkit.events import is_pydantic
 from outboxkit.inbox import Handler
 from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
 from outboxkit.runtime import window
-from outboxkit.runtime.limits import Limit
 
 PYDANTIC_COPIES = 2
 """While it reads a payload, pydantic holds a document of its own beside the event: 86 times the bytes at most."""
@@ -30,11 +28,9 @@ class Routing:
         ordered: whether messages of one key are handled one after the other.
         readers: of foreign envelopes.
         on_message: called with the type and the message time of each message that is about to be handled.
-        monotonic: a monotonic clock in seconds, for the limits of handlers.
 
     Attributes:
-        limits: the limits of handlers that have any, by their names.
-        shortest_delay: the shortest retry delay.
+        limits: of the handlers that have a concurrency of their own, by their names.
     """
 
     def __init__(
@@ -45,7 +41,6 @@ class Routing:
         ordered: bool,
         on_message: Callable[[str, datetime], None] = lambda *_: None,
         readers: Sequence[Reader] = (),
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
@@ -66,9 +61,7 @@ class Routing:
             for type_, group in self._by_type.items()
             if all(each.batch for each in group) and len(places[type_]) == 1
         }
-        limited = [each for each in handlers if each.concurrency or each.rate]
-        self.limits = {each.name: Limit(each.concurrency, each.rate, clock=monotonic) for each in limited}
-        self.shortest_delay = min(policy.delays)
+        self.limits = {each.name: Limit(each.concurrency) for each in handlers if each.concurrency}
         self._policy, self._readers = policy, readers
         self._on_message = on_message
         self._ordered = ordered

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import CodeType, ModuleType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import path_of, printable
@@ -16,7 +16,7 @@ from outboxkit.inbox.providers import MESSAGE, Provider
 from outboxkit.inbox.signature import Parameter, read_signature
 from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
-from outboxkit.runtime.limits import Limits, Rate, check_limits
+from outboxkit.runtime.sources import MOST_AT_ONCE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +43,6 @@ class Handler:
         in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
         queue: the queue from which it gets its messages; None means the only one of its consumer.
         concurrency: how many messages it handles at once in a process; None means as many as its queue.
-        rate: how many messages it begins in a period in a process; None means without limit.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Handler:
     in_loop: bool = False
     queue: str | None = None
     concurrency: int | None = None
-    rate: Rate | None = None
 
     @property
     def in_thread(self) -> bool:
@@ -91,7 +89,6 @@ class _Mark:
     in_loop: bool
     queue: str | None
     concurrency: int | None
-    rate: Rate | None
 
 
 def inbox_handler(
@@ -102,7 +99,8 @@ def inbox_handler(
     retry: Retries | None = None,
     middleware: Sequence[Middleware] = (),
     in_loop: bool = False,
-    **limits: Unpack[Limits],
+    queue: str | None = None,
+    concurrency: int | None = None,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
@@ -122,7 +120,9 @@ def inbox_handler(
         middleware: functions `(call, context)` around it, in its transaction, the first one outermost.
         in_loop: whether a plain `def` runs in the event loop of a consumer, and nothing else meanwhile. Without it, it
             runs in a thread with a `Session` of its own.
-        limits: its queue and its limits, `queue`, `concurrency` and `rate`, as `Limits` says.
+        queue: the queue from which it gets its messages. A consumer of several queues needs it; one of another queue
+            leaves the handler out.
+        concurrency: how many messages it handles at once in one process. Not with `batch`, which has one transaction.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -146,8 +146,11 @@ def inbox_handler(
     if not isinstance(in_loop, bool):
         raise ConfigurationError(f"@inbox_handler({name!r}): in_loop is {in_loop!r}; True or False is accepted")
     label = f"@inbox_handler({name!r})"
-    checked, layers = check_limits(label, limits, batch=batch), layers_of(middleware, label)
-    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop, *checked)
+    _check_concurrency(label, concurrency, batch=batch)
+    if queue is not None and not (isinstance(queue, str) and queue):
+        raise ConfigurationError(f"{label}: queue is {queue!r}; the name of a queue is accepted")
+    layers = layers_of(middleware, label)
+    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop, queue, concurrency)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -189,7 +192,6 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         in_loop=mark.in_loop,
         queue=mark.queue,
         concurrency=mark.concurrency,
-        rate=mark.rate,
     )
 
 
@@ -232,6 +234,16 @@ def _duration(name: str, timeout: object) -> timedelta | None:
         f"@inbox_handler({name!r}): timeout is {timeout!r}; a number of seconds or a timedelta above 0 is accepted, "
         "or None"
     )
+
+
+def _check_concurrency(label: str, concurrency: object, *, batch: bool) -> None:
+    if concurrency is None:
+        return
+    if batch:
+        raise ConfigurationError(f"{label}: batch and concurrency exclude each other: one batch is handled at a time")
+    if type(concurrency) is not int or not 1 <= concurrency <= MOST_AT_ONCE:
+        accepted = f"a whole number from 1 to {MOST_AT_ONCE} is accepted"
+        raise ConfigurationError(f"{label}: concurrency is {concurrency!r}; {accepted}")
 
 
 def _marked(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:

@@ -14,8 +14,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_ATTEMPTS, DEFAULT_DELAYS, DEFAULT_RETENTION
 from outboxkit.runtime import environment, urls
 from outboxkit.runtime.environment import FILE, PREFIX, variable
-from outboxkit.runtime.limits import MOST_AT_ONCE
-from outboxkit.runtime.sources import MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
+from outboxkit.runtime.sources import MOST_AT_ONCE, MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
 
 with needs_extra(__name__):
     from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator

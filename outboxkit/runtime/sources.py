@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from outboxkit.runtime.limits import MOST_AT_ONCE
-
 _QUEUE = re.compile(r"([^:](?:.*?[^:])??)(?::(\d{1,9}))?", re.DOTALL)
 QUEUE_LENGTH, NAME_LENGTH = 200, 255
+MOST_AT_ONCE = 1000
+"""The most messages that a process, a queue or a handler may handle at once."""
 
 
 @dataclass(frozen=True, slots=True)

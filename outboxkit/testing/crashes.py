@@ -232,8 +232,8 @@ class _ChaoticDelivery:
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         return await self._delivery.retry(after, handlers=handlers)
 
-    async def requeue_fresh(self, after: timedelta | None = None) -> None:
-        await self._delivery.requeue_fresh(after)
+    async def requeue_fresh(self) -> None:
+        await self._delivery.requeue_fresh()
 
 
 if __name__ == "__main__":

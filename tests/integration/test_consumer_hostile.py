@@ -38,7 +38,7 @@ HOSTILE: tuple[dict[str, Any], ...] = (
 )
 
 
-BACK_AGAIN = {"headers": {"outboxkit-redeliveries": 50}}
+BACK_AGAIN = {"headers": {"x-delivery-count": 50}}
 """As if it had come back too often. The second one also has a property that cannot be read."""
 RENEWED: tuple[dict[str, Any], ...] = (BACK_AGAIN, BACK_AGAIN | {"content_type": b"\xff\xfe"})
 

@@ -40,7 +40,7 @@ UNREADABLE: dict[str, dict[str, Any]] = {
         "timestamp": 2**63,
         "headers": {"outboxkit-attempt": "1", "outboxkit-handlers": {"a": 1}, "x-death": 7, "CC": ELSEWHERE},
     },
-    "a forged attempt": {"timestamp": 2**63, "headers": {"outboxkit-attempt": -5, "outboxkit-redeliveries": 50}},
+    "a forged attempt": {"timestamp": 2**63, "headers": {"outboxkit-attempt": -5, "x-delivery-count": 50}},
 }
 
 

@@ -335,7 +335,6 @@ class RabbitDelivery:
             properties = _without(properties, self.delivery_headers.absent)
         self.message: Message | Malformed = decode.to_message(properties, raw.body, self.topic)
         self.redeliveries = decode.redeliveries(properties, redelivered=raw.redelivered)
-        self.redeliveries += self.delivery_headers.redeliveries
         self.channel = channel
         self._source = source
 
@@ -361,11 +360,9 @@ class RabbitDelivery:
         await self.ack()
         return delay
 
-    async def requeue_fresh(self, after: timedelta | None = None) -> None:
-        """Publish a copy to the same queue, or to a retry queue, await its confirm, then ack."""
-        delay = None if after is None else delay_for(self._source.delays, 1, after)
-        redeliveries = 0 if after is None else self.redeliveries
-        await self._source.copy(self, replace(self.delivery_headers, redeliveries=redeliveries), delay)
+    async def requeue_fresh(self) -> None:
+        """Publish a copy to the same queue, await its confirm, then ack."""
+        await self._source.copy(self, self.delivery_headers, None)
         await self.ack()
 
 

@@ -228,18 +228,3 @@ async def test_a_renewed_delivery_is_behind_the_others_as_if_it_had_never_come(s
     await first.requeue_fresh()
     found = [await subscriber.receive(wait=False) for _ in range(3)]
     assert [each and (each.message.id, each.redeliveries) for each in found] == [("b", 0), ("a", 0), None]
-
-
-async def test_a_delivery_that_waited_for_its_turn_is_as_suspect_as_before(subscriber: MemorySubscriber):
-    await (await subscriber.receive()).requeue()
-    first = await subscriber.receive()
-    await first.requeue_fresh(timedelta(0))
-    await (await subscriber.receive()).ack()
-    again = await subscriber.receive()
-    assert (again.message.id, again.redeliveries, again.delivery_headers.attempt) == ("a", 1, 1)
-    await again.requeue()
-    more = await subscriber.receive()
-    assert more.redeliveries == 2
-    await more.retry()
-    failed = await subscriber.receive()
-    assert (failed.redeliveries, failed.delivery_headers.attempt) == (0, 2)

@@ -24,7 +24,6 @@ MARKS = st.builds(
     NAMES,
     st.none() | MOMENTS,
     st.sampled_from([(), ("type",), ("message_id",), ("message_id", "type")]),
-    st.integers(0, reserved.MOST_ATTEMPTS),
     st.booleans(),
 )
 VALUES = st.recursive(
@@ -39,7 +38,6 @@ RESERVED = [
     own.ACCEPTED,
     own.ABSENT,
     own.REPLAYED,
-    own.REDELIVERIES,
 ]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
@@ -58,7 +56,6 @@ def test_nothing_is_noted_on_a_first_attempt():
 def test_whatever_stands_in_a_reserved_header_is_no_error(headers: dict[str, Any]):
     found = reserved.read_delivery_headers(headers)
     assert found.attempt >= 1
-    assert found.redeliveries >= 0
     assert all(isinstance(name, str) for name in found.handlers)
 
 

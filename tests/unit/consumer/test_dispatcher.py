@@ -140,26 +140,6 @@ async def test_a_start_without_an_end_counts_unless_a_stop_did_not_wait_for_it(
     assert starts == ([] if is_stopped else [1])
 
 
-@pytest.mark.parametrize("step", [0.003, 0.005, 0.007, 0.011])
-async def test_a_limit_that_opens_between_two_looks_is_noticed(bench: Bench, step: float):
-    now = 0.0
-
-    def passing() -> float:
-        nonlocal now
-        now += step
-        return now
-
-    @inbox_handler("Steady", rate="40/s", concurrency=1)
-    async def steady(session: AsyncSession, event: OrderConfirmed) -> None: ...
-
-    consumer = bench.consumer(steady)
-    consumer._routing.limits["Steady"]._clock = passing
-    bench.put(*(order(number) for number in range(30)))
-    async with asyncio.timeout(120):
-        done = await consumer.drain(bench.stop)
-    assert done.outcomes == {Outcome.PROCESSED: 30}
-
-
 async def test_a_redelivered_message_that_failed_counts_as_new(bench: Bench, database_url: str):
     @inbox_handler("Fails")
     async def fails(session: AsyncSession, event: OrderConfirmed) -> None:

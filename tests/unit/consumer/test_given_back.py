@@ -11,13 +11,11 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, tables
-from outboxkit.brokers.memory import MemoryDelivery
-from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
+from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.key_queues import KeyQueues
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.transactions import Transactions
-from outboxkit.runtime import limits
 from tests.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, effects, message, rows
@@ -116,74 +114,6 @@ async def test_a_batch_that_a_stop_keeps_from_its_transaction_comes_again(
     consumer, left = bench.consumer(together), left_to_the_close(bench)
     await consumer.run(bench.stop)
     assert (consumer.outcomes, sorted(ready(bench)), left) == ({}, ["m-0", "m-1", "m-2"], [])
-
-
-class Slow:
-    """A handler that lets one run at a time, each as long as it is closed; its limit knows no time."""
-
-    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(limits, "FEW", 3)
-        self.open = asyncio.Event()
-
-        @inbox_handler("Slow", concurrency=1)
-        async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
-            await self.open.wait()
-
-        self.consumer: Consumer = bench.consumer(slow, concurrency=Concurrency(2))
-        self.consumer._routing.limits["Slow"]._clock = lambda: 0.0  # nobody's turn is known to be far
-
-    async def run_until_settled(self, bench: Bench) -> None:
-        running = asyncio.create_task(self.consumer.run(bench.stop))
-
-        async def is_settled() -> bool:
-            queue = bench.subscriber.queue
-            return not (queue.ready or bench.subscriber.unacked or queue.postponed)
-
-        await eventually_async(is_settled)
-        bench.stop.set()
-        await running
-
-
-async def test_what_waits_too_long_beside_many_goes_to_a_retry_queue(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    slow, postponed, postpone = Slow(bench, monkeypatch), [], bench.subscriber.postpone
-
-    def note(delivery: MemoryDelivery, delay: timedelta, delivery_headers: Any) -> None:
-        postponed.append(delivery)
-        slow.open.set()
-        postpone(delivery, delay, delivery_headers)
-
-    monkeypatch.setattr(bench.subscriber, "postpone", note)
-    bench.put(*map(order, range(9)))
-    await slow.run_until_settled(bench)
-    assert slow.consumer.outcomes == {Outcome.PROCESSED: 9}
-    assert postponed
-    assert all(each.delivery_headers.attempt == 1 for each in postponed)
-
-
-@pytest.mark.parametrize("error", [ValueError("its headers fit no frame"), BrokerUnavailable("gone")])
-async def test_what_cannot_be_postponed_waits_here_or_comes_again(
-    bench: Bench, error: Exception, monkeypatch: pytest.MonkeyPatch
-):
-    slow, requeue_fresh, refused = Slow(bench, monkeypatch), MemoryDelivery.requeue_fresh, []
-
-    async def refuse(self: MemoryDelivery, after: timedelta | None = None) -> None:
-        slow.open.set()
-        if refused:
-            await requeue_fresh(self, after)
-        else:
-            refused.append(self.message)
-            raise error
-
-    monkeypatch.setattr(MemoryDelivery, "requeue_fresh", refuse)
-    bench.put(*map(order, range(9)))
-    with capture_logs() as said:
-        await slow.run_until_settled(bench)
-    told = [line["error"] for line in said if line["event"] == "a message waits in memory for its handler's limits"]
-    lost = [line for line in said if line["event"] == "broker is away, waiting"]
-    assert (told, len(lost)) == (
-        (["ValueError: its headers fit no frame"], 0) if type(error) is ValueError else ([], 1)
-    )
-    assert slow.consumer.outcomes[Outcome.PROCESSED] == 9
 
 
 async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Bench, database_url: str):

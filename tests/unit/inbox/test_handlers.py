@@ -269,3 +269,14 @@ def test_the_annotation_of_an_event_may_say_more():
     def handle(session, event: Annotated[OrderConfirmed, "of another service"]): ...
 
     assert handler_of(inbox_handler("More")(handle)).event_type is OrderConfirmed
+
+
+@pytest.mark.parametrize("concurrency", [0, 1001, "2", True, 1.5])
+def test_a_concurrency_is_a_number(concurrency: int):
+    with pytest.raises(ConfigurationError, match=r"concurrency is .*from 1 to 1000 is accepted"):
+        inbox_handler("a", concurrency=concurrency)
+
+
+def test_a_batch_is_one_at_a_time_already():
+    with pytest.raises(ConfigurationError, match="batch and concurrency exclude each other"):
+        inbox_handler("a", batch=True, concurrency=2)

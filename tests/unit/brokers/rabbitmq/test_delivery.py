@@ -105,17 +105,6 @@ async def test_a_renewal_is_a_copy_as_it_is_and_then_an_ack():
     assert [type(each) for each in written.take()] == [commands.Basic.Ack]
 
 
-async def test_a_copy_that_waits_for_its_turn_is_as_suspect_as_before():
-    source = Source()
-    headers = {"x-delivery-count": 2, "outboxkit-redeliveries": 1}
-    found, _ = delivery(source, headers=headers)
-    assert found.redeliveries == 3
-    await found.requeue_fresh(timedelta(seconds=2))
-    await delivery(source, headers=headers)[0].requeue_fresh()
-    await delivery(source, headers=headers)[0].retry()
-    assert [(each.redeliveries, each.attempt) for each, _ in source.copies] == [(3, 1), (0, 1), (0, 2)]
-
-
 async def test_without_a_copy_there_is_no_ack():
     found, written = delivery(Source(BrokerUnavailable("no confirm")))
     for settle in (found.retry, found.requeue_fresh):
