@@ -169,14 +169,14 @@ async def test_user_and_password_of_the_url_are_sent_as_authorization_only(make:
     [
         (say(200, b'{"ok":1}', content_type="application/json; charset=utf-8"), ("confirmed", None, None, False)),
         (say(204), ("confirmed", None, None, False)),
-        (say(409, b"busy", retry_after="7"), ("rejected", "409 Conflict: busy", 7, False)),
+        (say(409, b"busy", retry_after="7"), ("rejected", "409 Conflict", 7, False)),
         (say(425), ("rejected", "425 Too Early", None, False)),
-        (say(500, b"a\nb\x00\xff"), ("rejected", "500 Internal Server Error: a\\nb\\x00\ufffd", None, False)),
+        (say(500, b"a\nb\x00\xff"), ("rejected", "500 Internal Server Error", None, False)),
         (say(502, retry_after="86400"), ("rejected", "502 Bad Gateway", 3600, False)),
         (say(599), ("rejected", "599", None, False)),
         (say(429, retry_after="3"), ("postponed", "429 Too Many Requests", 3, False)),
         (say(503, retry_after="-3"), ("postponed", "503 Service Unavailable", None, False)),
-        (say(400, b"x" * 3000), ("rejected", "400 Bad Request: " + "x" * 1024, None, True)),
+        (say(400, b"x" * 3000), ("rejected", "400 Bad Request", None, True)),
         (say(404), ("rejected", "404 Not Found", None, True)),
         (say(307, location="/x"), ("rejected", "307 Temporary Redirect: redirects are not followed", None, True)),
     ],
@@ -202,7 +202,7 @@ async def test_an_answer_is_kept_up_to_its_limit(make: Make, destination: Destin
     destination.answer = lambda _: say(200, b"\x1f\x8b", content_encoding="gzip")
     (packed,) = await publish(publisher, made())
     assert (packed.verdict, packed.answer) == (CONFIRMED.verdict, None)
-    assert "'gzip'" in str(packed.reason)
+    assert "an encoding that was not asked for" in str(packed.reason)
     assert "accept-encoding" in dict(destination.calls[0].headers)
 
 
@@ -212,9 +212,7 @@ async def test_an_endless_answer_is_not_read_to_its_end(make: Make, destination:
     assert receipt.reason == "its answer is longer than 1000 bytes and was not kept"
     destination.answer = lambda _: Say(b"HTTP/1.1 500 No\r\n\r\n" + b"y" * 100_000)
     (receipt,) = await publish(make(), made())
-    assert receipt.reason == "500 Internal Server Error: " + "y" * 1024
-    (receipt,) = await publish(make(max_answer=10), made())
-    assert receipt.reason == "500 Internal Server Error: " + "y" * 1024, "the limit is one of answers, not of errors"
+    assert receipt.reason == "500 Internal Server Error"
 
 
 async def test_no_secret_is_shown(make: Make, destination: Destination, caplog: pytest.LogCaptureFixture):
@@ -227,7 +225,6 @@ async def test_no_secret_is_shown(make: Make, destination: Destination, caplog: 
         (make(authorization="Bearer hunter2", secret=secret), ["hunter2", secret, secret[6:]]),
     ):
         (receipt,) = await publish(publisher, made(payload=" ".join(secrets).encode()))
-        assert str(receipt.reason).count("***") >= len(secrets)
         for each in secrets:
             assert each not in f"{receipt!r} {publisher!r} {publisher._target!r} {caplog.text}"
         assert "swordfish" not in f"{publisher!r} {publisher._target!r} {caplog.text}"

@@ -112,7 +112,7 @@ async def test_whatever_the_client_library_raises_is_one_messages_trouble(make: 
     assert verdicts(receipts) == ["rejected"] * len(broken) + ["confirmed"] * (20 - len(broken))
     assert not any(receipt.final for receipt in receipts)
     assert "SECRET" not in repr(receipts)
-    assert "the client failed (RuntimeError: client ***)" in str(receipts[0].reason)
+    assert "the client failed: RuntimeError" in str(receipts[0].reason)
     publisher._transport = transport
 
 

@@ -73,7 +73,7 @@ async def test_an_answer_becomes_a_reply_and_a_refusal_a_dead_letter(
             case 1 | 4:
                 return say(200, b'{"charge":"ch_1"}', content_type="application/json")
             case 2:
-                return say(422, b"no such card")
+                return say(422, b'{"title":"no such card"}', content_type="application/problem+json")
             case 3:
                 return say(200, b"x" * 101)
             case _:

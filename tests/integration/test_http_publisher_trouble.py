@@ -150,8 +150,8 @@ async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(des
         ),
         (Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"), "200 OK, but time was up after 1 s"),
         (replace(say(200, b"1" * 100), drip=0.02), "200 OK, but time was up after 1 s"),
-        (Say(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\n12345"), "500 Internal Server Error: 12345"),
-        (Say(b"HTTP/1.1 400 No\r\ncontent-length: 10\r\n\r\n12345", hang_up=True), "400 Bad Request: 12345"),
+        (Say(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\n12345"), "500 Internal Server Error"),
+        (Say(b"HTTP/1.1 400 No\r\ncontent-length: 10\r\n\r\n12345", hang_up=True), "400 Bad Request"),
     ],
 )
 async def test_half_an_answer_is_none_but_its_status_counts(destination: Destination, said: Say, reason: str):

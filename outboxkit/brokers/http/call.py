@@ -1,132 +1,18 @@
-"""Call: one HTTP request with its time limit, and the redaction of secrets in texts about it."""
+"""Call: one HTTP request with its time limit, and the reason for which it failed."""
 
 import asyncio
-import base64
-import html
-import re
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
-from urllib.parse import unquote_to_bytes
 
 import httpx
 
 from outboxkit.brokers.http.order import Lost, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
-from outboxkit.errors.failures import text_of
-
-HIDDEN = "***"
-RUN = 8
-"""Any so many consecutive characters of a secret are hidden, because an echo of it may be cut at either end."""
-SHORTEST = 4
-"""Parts of a URL that are shorter, such as `v1` or `7`, are hidden only as a piece of its path or query."""
-ROUNDS = 3
-"""The number of escapes that are undone: `&amp;#x2F;` is a slash, escaped twice."""
-LONGEST = 8 * 1024
-"""Bytes of a text that are examined. The rest is cut off."""
-_TAIL = 12 * RUN
-"""The last bytes of a cut text, which are cut off as well: a secret that begins there might not be recognized."""
-
-_ESCAPE = re.compile(
-    rb"%(?:25)*[0-9a-f]{2}|&#(?:[0-9]{1,8}|x[0-9a-f]{1,8});?|&[0-9a-z]{1,31};|\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\.|\+",
-    re.IGNORECASE,
-)
-_BLANKS = b"abfnrtv"
-
-
-class Redaction:
-    """A filter that hides secrets in texts, even if percent-encoded or escaped as in HTML, JSON or source code.
-
-    It ignores case. A secret of fewer than `RUN` characters is hidden only as a whole word.
-
-    Args:
-        secrets: as they are sent.
-    """
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        encoded = {secret.encode(errors="surrogatepass") for secret in secrets if secret}
-        plain = {_unescape(each)[0] for each in encoded}
-        decoded = {unquote_to_bytes(each) for each in encoded}  # a + in it is a plus sign, not a space
-        long = [each for each in encoded | plain | decoded if len(each) >= SHORTEST]
-        base64s = {part for each in long for part in _base64s(each)}
-        base64s = {_unescape(each)[0] for each in base64s}  # like the texts, in which a + may stand for a space
-        folded = {each.lower() for each in plain | base64s}
-        self._words = [each for each in folded if len(each) < RUN]
-        self._runs = {each[start : start + RUN] for each in folded for start in range(len(each) - RUN + 1)}
-
-    def __call__(self, text: str) -> str:
-        """The beginning of the text without the secrets."""
-        text_bytes = text.encode(errors="replace")
-        excerpt = text_bytes[:LONGEST]
-        plain, origins = _unescape(excerpt)
-        mask = bytearray(len(excerpt) + 1)  # 1 for each byte that is part of a secret
-        for start, end in self._secrets_in(plain.lower()):
-            mask[origins[start] : origins[end]] = b"\1" * (origins[end] - origins[start])
-        end = len(excerpt) if excerpt == text_bytes else LONGEST - _TAIL
-        pieces = re.finditer(rb"\x01+|\x00+", mask[:end])
-        return "".join(
-            HIDDEN if each[0][0] else excerpt[each.start() : each.end()].decode(errors="replace") for each in pieces
-        )
-
-    def _secrets_in(self, plain: bytes) -> Iterator[tuple[int, int]]:
-        """The start and the end of each secret in an unescaped text."""
-        for start in range(len(plain) - RUN + 1) if self._runs else ():
-            if plain[start : start + RUN] in self._runs:
-                yield start, start + RUN
-        for word in self._words:
-            start = plain.find(word)
-            while start >= 0:
-                end = start + len(word)
-                if not plain[max(start - 1, 0) : start].isalnum() and not plain[end : end + 1].isalnum():
-                    yield start, end
-                start = plain.find(word, end)
-
-
-def _base64s(secret: bytes) -> Iterator[bytes]:
-    """The secret in both alphabets of base64, also as a part of a longer text: it may begin at each of three places."""
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        for before in range(3):
-            text = encode(bytes(before) + secret).rstrip(b"=")
-            yield text if before == 0 else text[before + 1 :]
-
-
-def parts_of(path: str, query: str) -> list[str]:
-    """The secret parts of a URL: path and query, and every part of them that may be a secret by itself."""
-    names_and_values = [text for pair in re.split("[&;]", query) for text in pair.partition("=")[::2]]
-    parts = [path, query, f"{path}?{query}", *path.split("/"), *names_and_values]
-    return [each for each in parts if len(each) >= SHORTEST]
-
-
-def _unescape(text: bytes) -> tuple[bytes, list[int]]:
-    """The text without escapes, and the original offset of each of its bytes, with one more for the end."""
-    origins = list(range(len(text) + 1))
-    for _ in range(ROUNDS):
-        plain, sources, done = bytearray(), list[int](), 0
-        for escape in _ESCAPE.finditer(text):
-            meaning = _meaning(escape[0].lower())
-            plain += text[done : escape.start()] + meaning
-            sources += origins[done : escape.start()] + [origins[escape.start()]] * len(meaning)
-            done = escape.end()
-        text, origins = bytes(plain + text[done:]), sources + origins[done:]
-    return text, origins
-
-
-def _meaning(escape: bytes) -> bytes:
-    match escape[:1], escape[1:2]:
-        case b"&", _:
-            return html.unescape(escape.decode()).encode(errors="surrogatepass")
-        case b"+", _:
-            return b" "
-        case (b"%", _) | (b"\\", b"x") if len(escape) > 2:
-            return bytes.fromhex(escape[-2:].decode())
-        case b"\\", b"u" if len(escape) > 2:
-            return chr(int(escape[2:], 16)).encode(errors="surrogatepass")
-        case _, other:
-            return b" " if other in _BLANKS else other
-
+from outboxkit.errors.failures import printable, text_of
 
 READ_OF_ERRORS = 64 * 1024
-"""Bytes of an error response's body that are read, so that the connection can be reused. Fewer are shown."""
+"""Bytes of an error response's body that are read, so that the connection can be reused."""
 _GONE = (httpx.NetworkError, httpx.RemoteProtocolError)
 
 
@@ -205,7 +91,7 @@ class Call:
 
     def _trouble(self, error: BaseException) -> str:
         if not isinstance(error, httpx.TransportError | OSError):
-            return f"the client failed ({type(error).__name__}: {reason_of(error)})"
+            return f"the client failed: {type(error).__name__}"
         return f"the connection was lost ({reason_of(error)})" if self._progress.has_left else reason_of(error)
 
     async def _close(self) -> None:
@@ -256,7 +142,10 @@ def must_propagate(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """One line about an error of httpx: that of the operating system if there is one below it."""
+    """One line about an error of httpx: that of the operating system if there is one below it.
+
+    What the destination has sent is left out: h11 repeats it behind a colon, and it may echo a secret of the request.
+    """
     deepest, below, seen = error, _below(error), {id(error)}
     while below is not None and id(below) not in seen:
         seen.add(id(below))
@@ -264,7 +153,9 @@ def reason_of(error: BaseException) -> str:
             deepest = below
         below = _below(below)
     text = " ".join(text_of(deepest).split())
-    return text or type(deepest).__name__
+    if isinstance(deepest, httpx.ProtocolError):
+        text = text.partition(":")[0]
+    return printable(text) or type(deepest).__name__
 
 
 def _below(error: BaseException) -> BaseException | None:

@@ -156,19 +156,17 @@ class HttpPublisher(Publisher):
             return self._unsendable(error)
 
     def _outcome_of(self, result: HttpResponse | Lost | Unreached) -> Outcome:
-        hide = self._target.hide
         match result:
-            case Lost(reason):
-                return Lost(verdict.excerpt(reason, hide))
+            case Lost():
+                return result
             case Unreached(reason):
-                return Unreached(f"cannot connect to {self._target.origin}: {verdict.excerpt(reason, hide)}")
+                return Unreached(f"cannot connect to {self._target.origin}: {reason}")
             case response:
-                receipt = verdict.receipt_of(response, limit=self._max_answer, now=datetime.now(UTC), hide=hide)
+                receipt = verdict.receipt_of(response, limit=self._max_answer, now=datetime.now(UTC))
                 return Answered(receipt, unauthorized=response.status in verdict.UNAUTHORIZED)
 
     def _unsendable(self, error: Exception) -> Answered:
-        reason = verdict.excerpt(reason_of(error), self._target.hide)
-        receipt = Receipt(Verdict.REJECTED, f"it cannot be written as an HTTP request: {reason}", final=True)
+        receipt = Receipt(Verdict.REJECTED, f"it cannot be written as an HTTP request: {reason_of(error)}", final=True)
         return Answered(receipt, responded=False)
 
     def _request(self, message: Message) -> httpx.Request:

@@ -9,7 +9,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import quote
@@ -17,8 +17,6 @@ from urllib.parse import quote
 import httpx
 
 from outboxkit import ids
-from outboxkit.brokers.http import call
-from outboxkit.brokers.http.call import Redaction
 from outboxkit.codec.envelopes.cloudevents import attributes_of, utc_text
 from outboxkit.codec.headers import CAUSATION, CORRELATION, CREATED, KEY, OWN, TOPIC, TYPE, VERSION
 from outboxkit.errors import ConfigurationError
@@ -37,14 +35,12 @@ class Target:
         origin: scheme, host and port, which may be shown. Paths and queries of webhooks hold secrets.
         authorization: the value of the `Authorization` header.
         key: the bytes with which requests are signed.
-        hide: removes from a text the secrets: path and query, user and password, authorization, key.
     """
 
     url: httpx.URL = field(repr=False)
     origin: str
     authorization: str | None = field(default=None, repr=False)
     key: bytes | None = field(default=None, repr=False)
-    hide: Redaction = field(default_factory=lambda: Redaction(()), repr=False, compare=False)
 
 
 def parse(url: str, *, authorization: str | None = None, secret: str | None = None) -> Target:
@@ -79,7 +75,6 @@ def parse(url: str, *, authorization: str | None = None, secret: str | None = No
         origin=f"{bare.scheme}://{bare.netloc.decode('ascii')}",
         authorization=credentials,
         key=signing_key(secret) if secret is not None else None,
-        hide=Redaction(_secrets(parsed, credentials, secret)),
     )
 
 
@@ -87,19 +82,6 @@ def _basic(url: httpx.URL) -> str:
     """The credentials of Basic authorization (RFC 7617) for user and password of the URL."""
     pair = f"{url.username}:{url.password}".encode()
     return f"Basic {base64.b64encode(pair).decode()}"
-
-
-def _secrets(url: httpx.URL, authorization: str | None, secret: str | None) -> Iterator[str]:
-    """The secret texts, without the scheme of an authorization and the prefix of a secret, which are public."""
-    path, _, query = url.raw_path.decode("ascii", "replace").partition("?")
-    yield from call.parts_of(path, query)
-    user, _, password = url.userinfo.decode("ascii", "replace").partition(":")
-    yield from (user, password)
-    if authorization is not None:
-        scheme, _, credentials = authorization.partition(" ")
-        yield credentials.strip() or scheme
-    if secret is not None:
-        yield secret.removeprefix(PREFIX)
 
 
 PREFIX = "whsec_"

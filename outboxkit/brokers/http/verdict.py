@@ -1,17 +1,20 @@
 """Verdict on a message from the response to its request. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
+import msgspec
+
 from outboxkit.brokers import CONFIRMED, Answer, Receipt, Verdict
+from outboxkit.errors.failures import printable
 
 LONGEST_WAIT = timedelta(hours=1)
 """The longest wait that a `Retry-After` can ask for."""
-SHOWN_BYTES = 1024
-"""Bytes of an error response's body that are put into the reason."""
+LONGEST_TITLE = 200
+"""Characters of a problem's title that are put into the reason."""
 BUSY = (429, 503)
 """Status codes for "not now". They do not count as an attempt."""
 UNAUTHORIZED = (401, 403, 407)
@@ -21,9 +24,6 @@ TRANSIENT = (408, 409, 421, 425)
 
 The request took too long, is in progress already, used a connection for other hosts, or came too early.
 """
-
-Hide = Callable[[str], str]
-"""Removes the secrets from a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,22 @@ class HttpResponse:
     trouble: str | None = None
 
 
-def receipt_of(response: HttpResponse, *, limit: int, now: datetime, hide: Hide = str) -> Receipt:
+class _Problem(msgspec.Struct):
+    title: str = ""
+
+
+def receipt_of(response: HttpResponse, *, limit: int, now: datetime) -> Receipt:
     """The receipt for the message of a request with this response.
 
     Args:
         response: as far as it was read.
         limit: bytes of an answer that are kept, named in the reason if it is longer.
         now: the present time, for a `Retry-After` that is a date.
-        hide: removes the secrets from the reason.
     """
     status = response.status
     if 200 <= status < 300:
-        return _confirmed(response, limit, hide)
-    reason = _reason(response, hide)
+        return _confirmed(response, limit)
+    reason = _reason(response)
     after = retry_after(response.headers.get("retry-after"), now=now)
     if status in UNAUTHORIZED:
         return Receipt(Verdict.POSTPONED, f"the destination answers {reason}", after)
@@ -92,39 +95,43 @@ def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
     return min(wait, LONGEST_WAIT) if wait > timedelta(0) else None
 
 
-def excerpt(text: str, hide: Hide = str) -> str:
-    """The beginning of an untrusted text, as one printable line without secrets."""
-    cut = hide(text).strip().encode(errors="replace")[:SHOWN_BYTES].decode(errors="ignore")
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
-
-
-def _confirmed(response: HttpResponse, limit: int, hide: Hide) -> Receipt:
+def _confirmed(response: HttpResponse, limit: int) -> Receipt:
     """The receipt for a 2xx. If the answer cannot be kept, the receipt has the reason: the call itself succeeded."""
     if response.trouble is not None:
-        trouble = excerpt(response.trouble, hide)
-        return Receipt(Verdict.REJECTED, f"{_name(response.status)}, but {trouble} in the middle of its answer")
+        return Receipt(
+            Verdict.REJECTED, f"{_name(response.status)}, but {response.trouble} in the middle of its answer"
+        )
     if response.is_cut:
         return Receipt(Verdict.CONFIRMED, f"its answer is longer than {limit} bytes and was not kept")
     if not response.body:
         return CONFIRMED
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        name = excerpt(encoding, hide)[:40]
-        return Receipt(
-            Verdict.CONFIRMED, f"its answer is encoded as {name!r}, which was not asked for; it was not kept"
-        )
+        return Receipt(Verdict.CONFIRMED, "its answer has an encoding that was not asked for; it was not kept")
     content_type = response.headers.get("content-type", "").strip()
     answer = Answer(response.body, content_type) if content_type else Answer(response.body)
     return Receipt(Verdict.CONFIRMED, answer=answer)
 
 
-def _reason(response: HttpResponse, hide: Hide) -> str:
+def _reason(response: HttpResponse) -> str:
+    """The status, and a problem's title. The rest of a body may echo a secret of the request, and is not quoted."""
     parts = [_name(response.status)]
     if 300 <= response.status < 400:
         parts.append("redirects are not followed")
-    if body := excerpt(response.body.decode(errors="replace"), hide):
-        parts.append(body)
+    if title := _title(response):
+        parts.append(title)
     return ": ".join(parts)
+
+
+def _title(response: HttpResponse) -> str:
+    """The title of a problem's kind (RFC 9457, section 3.1.3), in one line; empty if there is none."""
+    if response.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/problem+json":
+        return ""
+    try:
+        title = msgspec.json.decode(response.body, type=_Problem).title
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return printable(title.strip(), LONGEST_TITLE)
 
 
 def _name(status: int) -> str:

@@ -27,12 +27,6 @@ def test_nothing_secret_is_shown():
     url = "https://user:p%2Fss@hooks.example/services/T0/sw0rd?token=f1sh"
     found = request.parse(url, secret=SECRET)
     assert repr(found) == "Target(origin='https://hooks.example')"
-    text = " ".join(("p%2Fss", "p/ss", "p\\/ss", str(found.authorization), SECRET, SECRET[6:], "dXNlcjpwL3Nz"))
-    assert found.hide(text) == ("*** *** *** Basic *** whsec_*** *** ***")
-    token = request.parse("https://sk_live_4eC39@hooks.example/")  # as services have it whose keys are user names
-    assert token.hide("there is no key sk_live_4eC39") == "there is no key ***"
-    bearer = request.parse("http://api.example/", authorization="Bearer abc.def")
-    assert bearer.hide("Authorization: Bearer abc.def, token abc.def") == "Authorization: Bearer ***, token ***"
 
 
 @pytest.mark.parametrize(
