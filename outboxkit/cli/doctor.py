@@ -15,9 +15,9 @@ from outboxkit.cli.options import BROKER, DATABASE, AsJson, with_settings
 from outboxkit.cli.wording import fold_width, folded, many
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
-from outboxkit.operators.doctor.diagnosis import Diagnosis
 from outboxkit.operators.doctor.examine import SIDES, Examined, Side, examine
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import compose, logs, process
 from outboxkit.runtime.settings import Settings
 

@@ -12,8 +12,8 @@ import psycopg
 from sqlalchemy import make_url
 
 from outboxkit.operators.doctor import examine
-from outboxkit.operators.doctor.diagnosis import Diagnosis
 from outboxkit.operators.doctor.installation import Check, Find, Installation, Thresholds
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import Clock, utc_now
 from outboxkit.runtime.settings import load

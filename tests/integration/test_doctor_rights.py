@@ -5,7 +5,7 @@ import re
 import pytest
 
 from outboxkit.operators.doctor import rights
-from outboxkit.operators.doctor.diagnosis import Diagnosis
+from outboxkit.operators.findings import Diagnosis
 from tests.integration.doctoring import codes, connected, examined, look, one, role
 from tests.pages import blocks
 

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import make_url
 
 from outboxkit.operators.doctor import durability, reach, sessions
-from outboxkit.operators.doctor.diagnosis import Severity
 from outboxkit.operators.doctor.installation import Thresholds
+from outboxkit.operators.findings import Severity
 from outboxkit.runtime.outage import utc_now
 from tests.integration.doctoring import NOW, codes, connected, examined, look, one, role
 from tests.polling import eventually

@@ -12,8 +12,9 @@ from outboxkit import statements
 from outboxkit.database.session_names import is_of_consumer
 from outboxkit.errors.wording import many, number, printable_name, span
 from outboxkit.operators.blockers import Blocker, blocker_of, read_blockers
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation, Thresholds
+from outboxkit.operators.findings import Diagnosis, quoted
 from outboxkit.operators.hanging import HangingRun, by_consumer, hanging_runs
 from outboxkit.schema import partitions
 from outboxkit.statements import activity

@@ -8,8 +8,9 @@ from sqlalchemy import Row
 
 from outboxkit import statements
 from outboxkit.errors.wording import many, number, printable_name
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis, quoted
 from outboxkit.statements.dialects import OLDEST
 
 LAST_FIXES = {

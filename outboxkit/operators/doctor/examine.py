@@ -20,8 +20,9 @@ from outboxkit.operators.doctor import (
     storage,
     waiting,
 )
-from outboxkit.operators.doctor.diagnosis import Diagnosis, Severity, note, warning
+from outboxkit.operators.doctor.diagnosis import note, warning
 from outboxkit.operators.doctor.installation import Check, Installation
+from outboxkit.operators.findings import Diagnosis, Severity
 from outboxkit.runtime import urls
 
 Side = Literal["database", "broker"]

@@ -9,8 +9,9 @@ from outboxkit import statements
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.wording import span
-from outboxkit.operators.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.operators.doctor.diagnosis import problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import window
 from outboxkit.runtime.settings import Settings
 from outboxkit.schema import partitions

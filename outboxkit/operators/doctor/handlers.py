@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator
 
 from outboxkit.database.session_names import may_be_of_queue
 from outboxkit.errors.wording import printable_name, span
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import known_handlers
 from outboxkit.schema import partitions
 from outboxkit.statements import activity, shards

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
 from outboxkit.inbox import Handler
-from outboxkit.operators.doctor.diagnosis import Diagnosis
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime.outage import Clock, utc_now
 from outboxkit.runtime.settings import Settings
 from outboxkit.statements.dialects import is_server

@@ -12,8 +12,9 @@ from outboxkit.errors import SchemaError
 from outboxkit.errors.failures import printable, text_of
 from outboxkit.errors.sqlstates import REFUSED_CONNECTIONS
 from outboxkit.errors.wording import printable_name
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis, quoted
 from outboxkit.runtime import urls
 from outboxkit.statements.dialects import is_server
 

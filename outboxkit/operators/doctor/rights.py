@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit import statements
 from outboxkit.database.session_names import CONSUMER, RELAY, RETENTION
 from outboxkit.errors.wording import printable_name
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis, quoted
 
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 NEEDED: dict[str, dict[str, str]] = {

@@ -6,9 +6,10 @@ from datetime import timedelta
 from outboxkit import statements
 from outboxkit.database import pooler
 from outboxkit.errors.wording import printable_name, span
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.durability import scope_of
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime.window import CLOCK_SKEW
 from outboxkit.schema import partitions
 

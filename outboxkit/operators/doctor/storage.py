@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator
 
 from outboxkit import statements
 from outboxkit.errors.wording import many, number, printable_name, span
-from outboxkit.operators.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.operators.doctor.diagnosis import problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.schema import partitions
 
 _STOPS_AT = 2_146_000_000

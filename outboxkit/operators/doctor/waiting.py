@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit.errors.failures import printable
 from outboxkit.errors.wording import COUNTED, Count, many, number, printable_name, shell_word, span
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.doctor.diagnosis import Diagnosis, Severity, note, problem, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis, Severity
 from outboxkit.runtime.pauses import RELAY as PAUSED_RELAY
 from outboxkit.runtime.pauses import read_pauses
 from outboxkit.runtime.pauses.holding import Holding, read_holding, relay_name

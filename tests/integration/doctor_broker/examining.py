@@ -18,9 +18,9 @@ from outboxkit.brokers.rabbitmq.rights import VERBS
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.operators.doctor.broker.access import rights_to_work
 from outboxkit.operators.doctor.broker.subject import BrokerSubject, ExpectedQueue
-from outboxkit.operators.doctor.diagnosis import Diagnosis
 from outboxkit.operators.doctor.examine import examine
 from outboxkit.operators.doctor.installation import Installation, Thresholds
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime.outage import Clock, utc_now
 from outboxkit.runtime.settings import Settings, load
 from tests.delays import DELAYS, DELAYS_TEXT

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE
-from outboxkit.operators.doctor.diagnosis import Diagnosis, Severity
+from outboxkit.operators.findings import Diagnosis, Severity
 from tests.delays import DELAYS_TEXT, WAITING
 from tests.integration.doctor_broker.examining import (
     TYPE,

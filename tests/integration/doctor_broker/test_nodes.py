@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outboxkit.operators.doctor.diagnosis import Severity
+from outboxkit.operators.findings import Severity
 from tests.integration.doctor_broker.examining import TYPE, Admin, can_be_asked, consuming, found, settings_of
 from tests.plain_client import PlainClient
 from tests.polling import eventually

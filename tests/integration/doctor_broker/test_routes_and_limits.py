@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from outboxkit import event, outbox, tables
 from outboxkit.brokers.rabbitmq.topology import declarations
-from outboxkit.operators.doctor.diagnosis import Diagnosis, Severity
 from outboxkit.operators.doctor.examine import examine
 from outboxkit.operators.doctor.installation import Installation, Thresholds
+from outboxkit.operators.findings import Diagnosis, Severity
 from outboxkit.runtime import compose, process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings

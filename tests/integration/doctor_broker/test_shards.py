@@ -7,7 +7,7 @@ from itertools import pairwise
 from sqlalchemy import delete, insert
 
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
-from outboxkit.operators.doctor.diagnosis import Diagnosis
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import process
 from outboxkit.runtime.sources import Shards
 from outboxkit.tables import sharding

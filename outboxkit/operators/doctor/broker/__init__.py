@@ -17,8 +17,9 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.doctor.broker import access, limits, queues, routes, server
 from outboxkit.operators.doctor.broker.look import Look, look_at
 from outboxkit.operators.doctor.broker.subject import BrokerSubject, TableFacts, expected_queues, with_facts
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note
+from outboxkit.operators.doctor.diagnosis import note
 from outboxkit.operators.doctor.installation import Check, Installation
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import process
 from outboxkit.runtime.pauses import CONSUMER, read_pauses
 from outboxkit.runtime.sources import Shards

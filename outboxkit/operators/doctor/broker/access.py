@@ -13,7 +13,8 @@ from outboxkit.errors.wording import shell_word
 from outboxkit.operators.doctor.broker.facts import Rights
 from outboxkit.operators.doctor.broker.look import Look
 from outboxkit.operators.doctor.broker.subject import GUEST, BrokerSubject, credentials, is_loopback
-from outboxkit.operators.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.operators.doctor.diagnosis import problem, warning
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import urls
 from outboxkit.runtime.sources import Shards
 

@@ -12,7 +12,8 @@ from outboxkit.operators.doctor.broker.facts import QueueReport
 from outboxkit.operators.doctor.broker.look import Look
 from outboxkit.operators.doctor.broker.queues import QUORUM
 from outboxkit.operators.doctor.broker.routes import routed
-from outboxkit.operators.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.operators.doctor.diagnosis import problem, warning
+from outboxkit.operators.findings import Diagnosis
 
 RABBITMQ_4_DELIVERIES = 20
 """The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Before there is none."""

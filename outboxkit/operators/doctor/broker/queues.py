@@ -12,7 +12,8 @@ from outboxkit.errors.wording import many, shell_word
 from outboxkit.operators.doctor.broker.facts import QueueReport
 from outboxkit.operators.doctor.broker.look import Look
 from outboxkit.operators.doctor.broker.subject import ExpectedQueue
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import known_handlers
 from outboxkit.runtime.sources import Shards
 

@@ -8,7 +8,8 @@ from outboxkit.errors.wording import shell_word
 from outboxkit.operators.doctor.broker.facts import ApiReports, Bound, ExchangeReport
 from outboxkit.operators.doctor.broker.look import Look
 from outboxkit.operators.doctor.broker.subject import ExpectedQueue
-from outboxkit.operators.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.operators.doctor.diagnosis import problem, warning
+from outboxkit.operators.findings import Diagnosis
 
 SHOWN = 10
 """Names that a finding lists, at most."""

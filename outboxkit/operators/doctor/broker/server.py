@@ -6,7 +6,8 @@ from outboxkit.codec.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors.wording import shell_word
 from outboxkit.operators.doctor.broker.look import Look
 from outboxkit.operators.doctor.broker.subject import TableFacts
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
+from outboxkit.operators.findings import Diagnosis
 
 FILES_OF_A_QUEUE = 3
 """File descriptors that RabbitMQ 3 reserves for a quorum queue, whether it opens them or not."""

@@ -3,8 +3,9 @@
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from outboxkit.operators.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime.settings import Settings, load
 
 WORSE = {"why": "because", "cure": "do this"}

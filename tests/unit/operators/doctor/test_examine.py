@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.operators.doctor import examine as module
-from outboxkit.operators.doctor.diagnosis import Diagnosis, Severity
 from outboxkit.operators.doctor.examine import Examined, examine
 from outboxkit.operators.doctor.installation import Check, Installation, Thresholds
+from outboxkit.operators.findings import Diagnosis, Severity
 from outboxkit.runtime import process
 from tests.unit.operators.doctor.checks import half, nothing, one_of_each, settings
 

@@ -14,7 +14,7 @@ from outboxkit.operators.doctor.broker import access, limits, queues, server
 from outboxkit.operators.doctor.broker.facts import ApiReports, Bound, NodeReport, QueueReport, Rights
 from outboxkit.operators.doctor.broker.look import Look, Node, numbers_of
 from outboxkit.operators.doctor.broker.subject import BrokerSubject, ExpectedQueue, TableFacts, with_facts
-from outboxkit.operators.doctor.diagnosis import Diagnosis, Severity
+from outboxkit.operators.findings import Diagnosis, Severity
 from outboxkit.runtime.sources import Shards
 
 URL = "amqp://shop:hunter2@127.0.0.1/"
