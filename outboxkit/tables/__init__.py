@@ -42,6 +42,7 @@ from outboxkit.tables.postgresql import GUARD, GUARD_INBOX, INDEX_PROCESSED, NOT
 __all__ = [
     "FIRST_MOMENT",
     "LAST_MOMENT",
+    "ON_SERVER",
     "PARKED",
     "SCHEMA_VERSION",
     "UtcDateTime",
@@ -293,14 +294,19 @@ shard_member = Table(
 )
 """The consumers that share the shards of a queue. Each says every two seconds that it is there."""
 
+ON_SERVER: tuple[tuple[Table, str], ...] = (
+    (outbox, NOTIFY),
+    (published, default_partition(published.name)),
+    (listener, "ALTER TABLE outboxkit_listener SET UNLOGGED"),
+    (inbox, default_partition(inbox.name)),
+    (inbox, INDEX_PROCESSED),
+    (inbox, GUARD_INBOX),
+)
+"""Statements for PostgreSQL alone, each behind the creation of its table."""
+
 for _table, _when, _statement in (
-    (outbox, "after_create", NOTIFY),
+    *((table, "after_create", statement) for table, statement in ON_SERVER),
     (outbox, "after_drop", f"DROP FUNCTION IF EXISTS {TRIGGER}()"),
-    (published, "after_create", default_partition(published.name)),
-    (listener, "after_create", "ALTER TABLE outboxkit_listener SET UNLOGGED"),
-    (inbox, "after_create", default_partition(inbox.name)),
-    (inbox, "after_create", INDEX_PROCESSED),
-    (inbox, "after_create", GUARD_INBOX),
     (inbox, "after_drop", f"DROP FUNCTION IF EXISTS {GUARD}()"),
 ):
     _ddl: Any = DDL(_statement)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The first step, which must never change: databases out there have run it."""
+"""The first step. From its release on it must never change: databases out there have run it."""
 
 import io
 import os
@@ -9,7 +9,7 @@ import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
-from outboxkit.migrations import v0001
+from outboxkit.migrations import LATEST, v0001
 
 GOLDEN = Path(__file__).parent
 
@@ -29,3 +29,7 @@ def test_the_released_ddl_is_as_it_was(dialect: str):
     assert found == golden.read_text(), (
         f"a released step never changes; before its release: UPDATE_SQL=1 pytest {__file__}"
     )
+
+
+def test_it_is_frozen_before_there_is_a_second_step():
+    assert LATEST == 1 or not hasattr(v0001, "tables"), "v0001.py needs the tables of its release for itself"
