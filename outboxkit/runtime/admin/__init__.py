@@ -1,4 +1,4 @@
-"""The admin port: metrics and health of a worker over HTTP, in a thread of its own.
+"""The admin port: metrics and health of a worker over HTTP, in threads of its own.
 
 `pages` decides what is told, `port` is the server. A worker tells its state as a `health.Health`.
 """

@@ -6,8 +6,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -82,24 +81,18 @@ class Shared(Generic[T]):
         seconds: how long the answer holds.
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], *, seconds: float = SHARED_SECONDS) -> None:
+    def __init__(self, ask: Callable[[], T], *, seconds: float = SHARED_SECONDS) -> None:
         self._ask = ask
         self._seconds = seconds
-        self._task: asyncio.Task[T] | None = None
-        self._ended = 0.0
+        self._lock = threading.Lock()
+        self._answer: tuple[T, float] | None = None
 
-    async def __call__(self) -> T:
+    def __call__(self) -> T:
         """The answer."""
-        task = self._task
-        if task is None or (task.done() and time.monotonic() - self._ended > self._seconds):
-            task = self._task = asyncio.create_task(self._run())
-        return await asyncio.shield(task)
-
-    async def _run(self) -> T:
-        try:
-            return await self._ask()
-        finally:
-            self._ended = time.monotonic()
+        with self._lock:
+            if self._answer is None or time.monotonic() - self._answer[1] > self._seconds:
+                self._answer = self._ask(), time.monotonic()
+            return self._answer[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +119,18 @@ def pages_of(facts: Facts) -> Mapping[str, MakePage]:
     database, started_at = Shared(lambda: _database_trouble(facts)), datetime.now(UTC)
     scraped = Shared(_scrape)
 
-    async def live() -> Page:
+    def live() -> Page:
         trouble = why_stuck(facts.worker.health(), facts.heartbeat.age, facts.publish_limit)
         return _verdict("live", [trouble] if trouble else [])
 
-    async def ready() -> Page:
+    def ready() -> Page:
         health = facts.worker.health()
         trouble = why_stuck(health, facts.heartbeat.age, facts.publish_limit)
-        servers = {"database": await database(), **health.servers}
+        servers = {"database": database(), **health.servers}
         lines = [f"{server}: {reason or 'connected'}" for server, reason in servers.items()]
         return _verdict("ready", ([trouble] if trouble else []) + lines, failed=bool(trouble or any(servers.values())))
 
-    async def information() -> Page:
+    def information() -> Page:
         content = {
             "outboxkit": __version__,
             "worker": facts.worker.health().worker,
@@ -148,10 +141,10 @@ def pages_of(facts: Facts) -> Mapping[str, MakePage]:
         }
         return Page(HTTPStatus.OK, json.dumps(content, indent=2).encode() + b"\n", "application/json")
 
-    async def metrics() -> Page:
+    def metrics() -> Page:
         if facts.unmeasured is not None:
             return text_page(HTTPStatus.NOT_IMPLEMENTED, facts.unmeasured)
-        return await scraped()
+        return scraped()
 
     return {"/metrics": metrics, "/livez": live, "/readyz": ready, "/info": information}
 
@@ -167,7 +160,7 @@ def why_stuck(health: Health, beat_age: float, publish_limit: float) -> str | No
     return None
 
 
-async def _database_trouble(facts: Facts) -> str | None:
+def _database_trouble(facts: Facts) -> str | None:
     """The reason for which the database cannot be used now; None: it answers. The worker's event loop asks it."""
     engine, age = facts.worker.engine, facts.heartbeat.age
     if has_one_writer(engine.dialect.name):
@@ -178,35 +171,21 @@ async def _database_trouble(facts: Facts) -> str | None:
         return f"a statement has got no answer for {silent:.0f} s"
     answer = asyncio.run_coroutine_threadsafe(_ask(engine), facts.heartbeat.loop)
     try:
-        async with asyncio.timeout(ASK_SECONDS):
-            await asyncio.wrap_future(answer)
+        answer.result(ASK_SECONDS)
     except TimeoutError:
+        answer.cancel()
         return f"no answer within {ASK_SECONDS:g} s"
     except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it
         return first_line(error)
     return None
 
 
-async def _scrape() -> Page:
-    """A scrape, in a daemon thread of its own: it may wait for the database, and nothing has to wait for it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Page] = loop.create_future()
-
-    def tell(page: Page) -> None:
-        if not done.done():
-            done.set_result(page)
-
-    def run() -> None:
-        try:
-            page = Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the thread ends with an answer
-            logs.logger().error("the metrics could not be scraped", exc_info=error)
-            page = text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "the metrics could not be scraped: the log has it")
-        with suppress(RuntimeError):  # the port is closed
-            loop.call_soon_threadsafe(tell, page)
-
-    threading.Thread(target=run, name="outboxkit scrape", daemon=True).start()
-    return await done
+def _scrape() -> Page:
+    try:
+        return Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+        logs.logger().error("the metrics could not be scraped", exc_info=error)
+        return text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "the metrics could not be scraped: the log has it")
 
 
 async def _ask(engine: AsyncEngine) -> None:
