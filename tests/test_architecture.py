@@ -167,7 +167,9 @@ def test_a_public_name_exists_once():
 
 
 DRIVERS: dict[str, str | tuple[str, ...]] = {
-    **dict.fromkeys(("aio_pika", "aiormq", "pamqp", "yarl"), "brokers/rabbitmq"),
+    **dict.fromkeys(
+        ("aio_pika", "aiormq", "pamqp", "yarl"), ("brokers/rabbitmq", "operators/doctor/broker/inspection")
+    ),
     **dict.fromkeys(("fastapi", "starlette"), "http/fastapi"),
     **dict.fromkeys(("flask", "werkzeug"), "http/flask"),
     **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "runtime/settings")),

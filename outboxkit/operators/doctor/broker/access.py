@@ -6,11 +6,11 @@ from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 from outboxkit.brokers.rabbitmq import rights
-from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Obstacle
 from outboxkit.brokers.rabbitmq.rights import RightsNeeded
 from outboxkit.brokers.rabbitmq.topology import shared_declarations
 from outboxkit.errors.wording import shell_word
 from outboxkit.operators.doctor.broker.facts import Rights
+from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Denied, Obstacle
 from outboxkit.operators.doctor.broker.look import Look
 from outboxkit.operators.doctor.broker.subject import GUEST, BrokerSubject, credentials, is_loopback
 from outboxkit.operators.doctor.diagnosis import problem, warning

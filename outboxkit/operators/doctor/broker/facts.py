@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from outboxkit.brokers.rabbitmq.management import UNAUTHORIZED, ApiAnswer, Management
 from outboxkit.brokers.rabbitmq.topology import dead_queue
 from outboxkit.errors import BrokerUnavailable
+from outboxkit.operators.doctor.broker.management import UNAUTHORIZED, ApiAnswer, Management
 from outboxkit.operators.doctor.broker.subject import BrokerSubject
 
 MOST_QUEUES = 60

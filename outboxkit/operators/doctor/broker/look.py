@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
-from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Depth, Inspection, inspect
-from outboxkit.brokers.rabbitmq.management import PORT, TLS_PORT, Management
 from outboxkit.brokers.rabbitmq.topology import shared_declarations
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.operators.doctor.broker.facts import ApiReports, Bound, read_reports
+from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Depth, Inspection, inspect
+from outboxkit.operators.doctor.broker.management import PORT, TLS_PORT, Management
 from outboxkit.operators.doctor.broker.subject import BrokerSubject
 from outboxkit.runtime.outage import Clock
 

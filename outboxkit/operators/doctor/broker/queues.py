@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
 from outboxkit.brokers.memory import matches
-from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, SINGLE_ACTIVE_CONSUMER, UNROUTABLE, dead_queue
 from outboxkit.consumer.membership import Agreement
 from outboxkit.errors.wording import many, shell_word
 from outboxkit.operators.doctor.broker.facts import QueueReport
+from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Denied, Depth
 from outboxkit.operators.doctor.broker.look import Look
 from outboxkit.operators.doctor.broker.subject import ExpectedQueue
 from outboxkit.operators.doctor.diagnosis import note, problem, warning

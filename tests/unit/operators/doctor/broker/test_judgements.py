@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth, Obstacle
 from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER
 from outboxkit.consumer.membership import Agreement
 from outboxkit.operators.doctor.broker import access, limits, queues, server
 from outboxkit.operators.doctor.broker.facts import ApiReports, Bound, NodeReport, QueueReport, Rights
+from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Denied, Depth, Obstacle
 from outboxkit.operators.doctor.broker.look import Look, Node, numbers_of
 from outboxkit.operators.doctor.broker.subject import BrokerSubject, ExpectedQueue, TableFacts, with_facts
 from outboxkit.operators.findings import Diagnosis, Severity

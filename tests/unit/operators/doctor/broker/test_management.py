@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outboxkit.brokers.rabbitmq import management
-from outboxkit.brokers.rabbitmq.management import Management
 from outboxkit.errors import BrokerUnavailable
+from outboxkit.operators.doctor.broker import management
+from outboxkit.operators.doctor.broker.management import Management
 from tests.polling import eventually_async
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
