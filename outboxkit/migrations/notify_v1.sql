@@ -12,8 +12,6 @@ BEGIN
                 END IF;
             END IF;
             RETURN NULL;
-        EXCEPTION WHEN OTHERS THEN
-            RETURN NULL;
         END $body$;
         CREATE TRIGGER outboxkit_notify AFTER INSERT ON <place>.outboxkit_outbox
         FOR EACH STATEMENT EXECUTE FUNCTION <place>.outboxkit_notify();

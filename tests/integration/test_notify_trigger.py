@@ -92,18 +92,9 @@ def test_a_writer_needs_no_rights_on_the_listeners_and_no_search_path(empty_post
             owner.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        "DROP TABLE outboxkit_listener",
-        "ALTER TABLE outboxkit_listener RENAME COLUMN until TO till",
-        "REVOKE ALL ON outboxkit_listener FROM CURRENT_USER",
-        "CREATE SCHEMA moved; ALTER TABLE outboxkit_outbox SET SCHEMA moved; SET search_path = moved",
-    ],
-)
-def test_an_insert_succeeds_whatever_has_become_of_the_listeners(writer: Connection, harm: str):
+def test_an_insert_succeeds_after_the_table_was_moved(writer: Connection):
     writer.execute(REGISTER.format("", "1 hour"))
-    writer.execute(harm)
+    writer.execute("CREATE SCHEMA moved; ALTER TABLE outboxkit_outbox SET SCHEMA moved; SET search_path = moved")
     writer.execute(INSERT.format(""))
     assert writer.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (1,)
 
