@@ -148,6 +148,7 @@ class Consumer:
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
         self._registration = Registration(engine, handlers, queue=queue, retention=policy.retention)
+        self._registers = shard in (None, queue)  # one of a queue's shards does it for all: that of its own name
         ordered = self._concurrency.ordered
         self._routing = routing = Routing(
             handlers, policy=policy, ordered=ordered, on_message=self._days.saw, readers=readers
@@ -280,7 +281,9 @@ class Consumer:
         await self._outage.ride_out(self._watch.look, stop)
         if shared.tables is not None:
             await self._outage.ride_out(shared.tables.open, stop)
-        loops = [self._days.run(), self._registration.run(), self._long_runs.run()]
+        loops = [self._days.run(), self._long_runs.run()]
+        if self._registers:
+            loops.append(self._registration.run())
         if self._membership is not None:
             loops.append(self._membership.run(self._subscriber.close))
         if shared.watchdog is not None:
@@ -316,7 +319,8 @@ class Consumer:
                 await self._watch.wait_for_end(stop)
                 continue
             await self._outage.ride_out(self._start_receiving, stop)
-            await self._outage.ride_out(self._registration.begin, stop)  # a start that was refused leaves no trace
+            if self._registers:
+                await self._outage.ride_out(self._registration.begin, stop)  # a start that was refused leaves no trace
             if stop.is_set():
                 break
             self._outage.reached("broker")
