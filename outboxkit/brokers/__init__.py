@@ -82,9 +82,11 @@ class Broker(Protocol):
 
     Attributes:
         exchange: the exchange that it uses; None: there is none.
+        peer: what is away, in the log, if it cannot be reached: a `broker`, or a `destination`.
     """
 
     exchange: str | None = None
+    peer: str = "broker"
 
     @property
     def address(self) -> str:

@@ -75,7 +75,13 @@ class NewerVersion(CodecError):
 
 
 class BrokerUnavailable(OutboxkitError):
-    """The broker is away, refuses the connection, or went away in the middle. No message is to blame."""
+    """The broker is away, refuses the connection, or went away in the middle. No message is to blame.
+
+    Attributes:
+        peer: `broker`, or `destination` if a relay could not reach an outside system.
+    """
+
+    peer = "broker"
 
 
 class BrokerRefused(BrokerUnavailable):

@@ -101,7 +101,7 @@ class Relay:
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self._now
         )
         self._watch, self._errors = PauseWatch(self.engine, RELAY, self.destination), 0
-        self._outage, self._turned = Outage("relay", passing=TRANSIENT), 0.0
+        self._outage, self._turned = self._new_outage(), 0.0
         self._done, self._limited_log = Drained(), LimitedLog("relay")
         self._measurements = RelayMeasurements(self.publisher, self.destination)
         self._pipeline = Pipeline(
@@ -150,6 +150,10 @@ class Relay:
             self._limited_log.flush(everything=True)
             self._turned = 0.0
             await self._notifier.close()
+
+    def _new_outage(self, patience: float | None = None) -> Outage:
+        named = None if self.destination == DEFAULT_DESTINATION else self.destination
+        return Outage("relay", destination=named, peer=self.publisher.peer, patience=patience, passing=TRANSIENT)
 
     def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
         """The gauges of a relay that runs. They are read in another thread, and also while the relay hangs."""
@@ -241,7 +245,7 @@ class Relay:
             ConfigurationError: a pooler in transaction mode is in front of the database.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
         """
-        outage = Outage("relay", patience=patience.total_seconds(), passing=TRANSIENT)
+        outage = self._new_outage(patience.total_seconds())
         await outage.ride_out(self._prepare, stop)
         outage.reached("database")
         self._say_started()
@@ -265,7 +269,7 @@ class Relay:
                 await pause(stop, jittered(DRAIN_SECONDS))
         totals.paused = self._watch.current
         if stop.is_set() or totals.paused:  # an outage of its own: a database that answers ends no broker outage
-            counting = Outage("relay", passing=TRANSIENT)
+            counting = self._new_outage()
             totals.blocked, totals.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
         self._limited_log.flush(everything=True)
         await self.publisher.close()

@@ -346,7 +346,7 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, BrokerRefused):
         return str(error), WRONG_SETTINGS
     if isinstance(error, BrokerUnavailable):
-        return f"the broker is away: {error}", FAILED
+        return f"the {error.peer} is away: {error}", FAILED
     if isinstance(error, LifespanError):
         logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):

@@ -120,6 +120,8 @@ class Outage:
     Args:
         process: the process's name in the log, such as `relay`.
         queue: the consumer's queue, for the log.
+        destination: the relay's, for the log.
+        peer: what the log calls the broker: `destination` if it is an outside system.
         patience: give up after this many seconds of one outage and raise its error; None waits for ever.
         passing: SQLSTATEs that are waited out as well, such as `sqlstates.TRANSIENT`.
         wait: the backoff, as a tenacity wait.
@@ -132,13 +134,18 @@ class Outage:
         process: str,
         *,
         queue: str | None = None,
+        destination: str | None = None,
+        peer: str = "broker",
         patience: float | None = None,
         passing: tuple[str, ...] = (),
         wait: wait_base | None = None,
         sleep: Sleep = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log = structlog.get_logger("outboxkit").bind(process=process, **({"queue": queue} if queue else {}))
+        about = {"queue": queue, "destination": destination}
+        named = {name: value for name, value in about.items() if value}
+        self._log = structlog.get_logger("outboxkit").bind(process=process, **named)
+        self._names = {"broker": peer}
         self._patience = patience
         self._passing = passing
         self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)
@@ -179,6 +186,8 @@ class Outage:
         except Exception as error:
             if self._what(error) is not None and stop.is_set():
                 return None
+            if isinstance(error, BrokerUnavailable):
+                error.peer = self._names["broker"]
             raise
         if not stop.is_set():  # else it may be a step that has asked nobody
             self.is_over()
@@ -199,7 +208,7 @@ class Outage:
         """Note that these can be reached, by default `broker` and `database`, and log the end of an outage."""
         for away in servers or tuple(self._away):
             if self._away.pop(away, None) is not None:
-                self._log.info(f"{away} is back, work goes on")
+                self._log.info(f"{self._names.get(away, away)} is back, work goes on")
             self._errors.pop(away, None)
             self._refusing.discard(away)
 
@@ -213,20 +222,20 @@ class Outage:
         away, now = self._what(error), self._monotonic()
         if away is None:
             return
-        self._errors[away] = first_line(error)
+        self._errors[away], name = first_line(error), self._names.get(away, away)
         is_new_refusal = is_refusal(error) and away not in self._refusing
         if away not in self._away or is_new_refusal:
             self._refusing |= {away} if is_new_refusal else set()
             self._away[away] = now, 0
             state = "refuses this process" if is_new_refusal else "is away"
-            self._log.warning(f"{away} {state}, waiting", error=first_line(error))
+            self._log.warning(f"{name} {state}, waiting", error=first_line(error))
             return
         since, reminders = self._away[away]
         if now - since >= (reminders + 1) * REMIND_SECONDS:
             minutes = int((now - since) // REMIND_SECONDS)
             self._away[away] = since, minutes
             state = "still refuses this process" if is_refusal(error) else "is still away"
-            self._log.warning(f"{away} {state}", minutes=minutes, error=first_line(error))
+            self._log.warning(f"{name} {state}", minutes=minutes, error=first_line(error))
 
 
 async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:

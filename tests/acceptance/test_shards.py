@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 
+from outboxkit import tables
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.stock import Parcel, Stock
 from tests.acceptance.test_ordered_consumer import KEYS, shuffled
@@ -142,3 +144,17 @@ def test_a_plain_consumer_of_a_queue_that_is_split_is_refused(stock: Stock):
     assert "is split into shards: start with --shards 3, or with --shards 1" in refused.stderr
     assert stock.drain("--ordered", "--shards", "1") == "nothing to do\n"
     stock.declare("--ordered")
+
+
+def test_a_split_queue_with_the_handlers_of_another_one_is_told_of_once(stock: Stock):
+    stock.declare("--ordered")
+    with stock.deployment.engine.begin() as connection:
+        connection.execute(update(tables.handler).values(queue="another"))
+    split = stock.consume(*SPLIT)
+    split.wait_for("consumer connected", times=4)
+    assert split.stop() == 0
+    warned = [each for each in split.entries() if each["level"] == "warning"]
+    assert [each["other_queues"] for each in warned] == [["another"]]
+    with stock.deployment.engine.connect() as connection:
+        known = set(connection.scalars(select(tables.handler.c.queue)))
+    assert known == {"another", stock.deployment.broker.queue}

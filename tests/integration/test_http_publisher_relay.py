@@ -15,11 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import event, ids, outbox, tables
+from outboxkit import BrokerUnavailable, event, ids, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.retry import Backoff
+from outboxkit.runtime import compose
 from tests.http_destination import DROP, Call, Destination, Say, say
 from tests.night import by_night
 
@@ -150,15 +151,30 @@ async def test_a_destination_that_is_away_costs_no_attempt(
     with Session(engine) as session, session.begin():
         outbox.add_all(session, [TellPartner(number) for number in range(100)])
     stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
-    running = asyncio.create_task(relay(async_engine, publisher, RelayPolicy(max_attempts=1)).run(stop))
-    await asyncio.sleep(0.5)  # several tries, each of which would bury everything if it counted
-    await destination.listen()
-    async with asyncio.timeout(60):
-        while await asyncio.to_thread(left, engine, "payments"):
-            await asyncio.sleep(0.05)
-    stop.set()
-    await running
+    with capture_logs() as said:
+        running = asyncio.create_task(relay(async_engine, publisher, RelayPolicy(max_attempts=1)).run(stop))
+        await asyncio.sleep(0.5)  # several tries, each of which would bury everything if it counted
+        await destination.listen()
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(left, engine, "payments"):
+                await asyncio.sleep(0.05)
+        stop.set()
+        await running
     assert len(set(destination.keys)) == 100
+    told = {(line["event"], line["destination"]) for line in said if " is " in line["event"]}
+    assert told == {("destination is away, waiting", "payments"), ("destination is back, work goes on", "payments")}
+
+
+async def test_a_drain_calls_a_destination_that_is_away_by_that_name(
+    engine: Engine, async_engine: AsyncEngine, destination: Destination
+):
+    await destination.refuse()
+    with Session(engine) as session, session.begin():
+        outbox.add(session, TellPartner(1))
+    drain = relay(async_engine, HttpPublisher(destination.url)).drain(asyncio.Event(), patience=MILLISECOND)
+    with pytest.raises(BrokerUnavailable) as caught:
+        await drain
+    assert compose.explain(caught.value)[0].startswith("the destination is away: cannot connect to http://")
 
 
 async def test_a_wrong_token_is_an_outage_of_the_destination_and_costs_no_message_anything(

@@ -51,6 +51,7 @@ class HttpPublisher(Publisher):
     """
 
     slow = True
+    peer = "destination"
 
     def __init__(
         self,
