@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import cast
 
@@ -123,12 +122,15 @@ class BatchRunner:
         """Run all entries in one transaction. Returns the pieces to run instead if it failed."""
         measurements = self.runner.measurements
         names = {entry.handler.name for _, entry in entries}
-        work = partial(inbox.run_batch, entries=[entry for _, entry in entries])
         first = entries[0][1].message.id if entries else ""
-        timed = measurements.timed(work, names, message_id=first, messages=len(arrivals))
+
+        def work(session: Session) -> list[Outcome]:
+            with measurements.timed(names, message_id=first, messages=len(arrivals)):
+                return inbox.run_batch(session, [entry for _, entry in entries])
+
         try:
             in_thread = self.runner.routing.in_thread(arrivals[0])
-            outcomes = await self._traced(timed, arrivals, stop, in_thread=in_thread)
+            outcomes = await self._traced(work, arrivals, stop, in_thread=in_thread)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and self.runner.cancellations.requested():
                 raise

@@ -19,7 +19,6 @@ from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.inbox_days import InboxDays
-from outboxkit.consumer.long_runs import LongRuns
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.membership import PlainMember
 from outboxkit.consumer.memory import PayloadMemory
@@ -159,7 +158,6 @@ class Consumer:
         self._uses_threads = any(handler.in_thread for handler in handlers)
         transactions = Transactions(engine, outage, self._threads)
         self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=name)
-        self._long_runs = LongRuns(engine, measurements.runs, queue=queue)
         shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
         self._runner = HandlerRunner(
             routing=routing,
@@ -281,7 +279,7 @@ class Consumer:
         await self._outage.ride_out(self._watch.look, stop)
         if shared.tables is not None:
             await self._outage.ride_out(shared.tables.open, stop)
-        loops = [self._days.run(), self._long_runs.run()]
+        loops = [self._days.run(), self._measurements.runs.watch()]
         if self._registers:
             loops.append(self._registration.run())
         if self._membership is not None:

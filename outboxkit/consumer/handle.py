@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import cast
 
 import structlog
@@ -153,7 +152,6 @@ class HandlerRunner:
             with self._span(arrival, handler, attempt) as span:
                 try:
                     work = self._work(arrival, handler, attempt)
-                    work = self.measurements.timed(work, (handler.name,), message_id=_id(arrival))
                     outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
                 except UNUSABLE:
                     raise
@@ -180,13 +178,13 @@ class HandlerRunner:
         return tracing.processing(message, handler.name, attempt=attempt, replayed=replayed, at=self.place)
 
     def _work(self, arrival: Arrival, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
-        return partial(
-            inbox.run_once,
-            message=cast("Message", arrival.message),
-            handler=handler,
-            attempt=attempt,
-            accepted_at=arrival.delivery.delivery_headers.accepted_at,
-        )
+        message, accepted_at = cast("Message", arrival.message), arrival.delivery.delivery_headers.accepted_at
+
+        def work(session: Session) -> Outcome:
+            with self.measurements.timed((handler.name,), message_id=message.id):
+                return inbox.run_once(session, message, handler, attempt=attempt, accepted_at=accepted_at)
+
+        return work
 
     async def _conclude(
         self, arrival: Arrival, failed: Failed, record: CrashRecord, attempt: int, stop: asyncio.Event

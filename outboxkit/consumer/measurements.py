@@ -1,24 +1,24 @@
-"""A consumer's measurements: what is recorded of its deliveries, once for a batch, if anybody collects."""
+"""A consumer's measurements: what is recorded of its deliveries, and the log line of a handler that does not end."""
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
 
-from sqlalchemy.orm import Session
+import structlog
 
 from outboxkit.brokers import Malformed, Subscriber
-from outboxkit.consumer.reports import Failed
+from outboxkit.consumer.reports import NAME, Failed
+from outboxkit.errors.failures import printable
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
 from outboxkit.message import Message
 from outboxkit.runtime import window
 from outboxkit.runtime.outage import Clock, Outage
 from outboxkit.telemetry import catalogue, metrics
 
-T = TypeVar("T")
 Handled = tuple[Message | Malformed, str, Outcome]
 """A message, the name of a handler, and its outcome there."""
 
@@ -27,6 +27,13 @@ SAMPLE = 8
 MOST_ERRORS = 50
 """Classes of errors that are told apart."""
 SEVERAL = "several"
+LONG_SECONDS = 60.0
+"""A handler that has run for so long is reported; again after twice the time, and so on."""
+EVERY_SECONDS = 10.0
+LONG_CURE = (
+    "if it waits for a lock, `outboxkit status` names the session that holds it. If it hangs otherwise, restart this "
+    "consumer: the message comes again. Give the handler a timeout, such as @inbox_handler(..., timeout=60)"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,61 +54,62 @@ class HandlerRun:
 
 
 class HandlerRuns:
-    """The runs of a consumer's handlers that have not ended. It may be read from any thread.
+    """The runs of a consumer's handlers that have not ended; long ones are logged. Any thread may read it.
 
     Args:
         handlers: the consumer's.
+        queue: the consumer's queue, for the log.
         monotonic: a monotonic clock in seconds, for tests.
     """
 
-    def __init__(self, handlers: Iterable[Handler], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, handlers: Iterable[Handler], *, queue: str, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._names = sorted(handler.name for handler in handlers)
         self._monotonic = monotonic
-        self._running: dict[Session, HandlerRun] = {}
+        self._running: dict[HandlerRun, float] = {}  # each with the age at which it is reported next
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
-    def tracked(
-        self,
-        work: Callable[[Session], T],
-        handlers: Collection[str],
-        *,
-        message_id: str,
-        messages: int,
-        on_end: Callable[[float, str | None], None] = lambda *_: None,
-    ) -> Callable[[Session], T]:
-        """The same work, which counts as running until it ends, in whatever thread.
+    def begin(self, handlers: Collection[str], *, message_id: str, messages: int) -> HandlerRun:
+        """Note that handlers begin to work on these messages."""
+        run = HandlerRun(tuple(sorted(set(handlers))), message_id, messages, self._monotonic())
+        self._running[run] = LONG_SECONDS
+        return run
 
-        Then `on_end` is called with the seconds that it took, and with the class of its error, if it had one.
-        """
-        names = tuple(sorted(set(handlers)))
-
-        def track(session: Session) -> T:
-            run = self._running[session] = HandlerRun(names, message_id, messages, self._monotonic())
-            error = None
-            try:
-                return work(session)
-            except (Exception, asyncio.CancelledError) as raised:
-                error = _class_of(raised)
-                raise
-            finally:
-                self._running.pop(session, None)
-                on_end(self.age(run), error)
-
-        return track
-
-    def ages(self) -> dict[HandlerRun, float]:
-        """The runs that have not ended, with the seconds since each began."""
-        return {run: self.age(run) for run in self._running.copy().values()}
-
-    def age(self, run: HandlerRun) -> float:
-        """The seconds since this run began."""
+    def end(self, run: HandlerRun) -> float:
+        """Note that a run has ended, however. Returns the seconds that it took."""
+        self._running.pop(run, None)
         return self._monotonic() - run.since
 
     def longest(self) -> dict[str, float]:
         """For each handler the seconds since its longest run began; 0 if it does not run."""
         longest = dict.fromkeys(self._names, 0.0)
-        for run, age in self.ages().items():
+        for run in self._running.copy():
+            age = self._monotonic() - run.since
             longest |= {name: max(age, longest.get(name, 0.0)) for name in run.handlers}
         return longest
+
+    async def watch(self) -> None:
+        """Report long runs every ten seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            self.report()
+
+    def report(self) -> None:
+        """Log each run that has not ended after a minute; again after twice the time, and so on."""
+        for run, due in self._running.copy().items():
+            age = self._monotonic() - run.since
+            if age < due or run not in self._running:
+                continue
+            self._running[run] = 2 * age
+            batch = {"messages": run.messages} if run.messages > 1 else {}
+            self._log.warning(
+                f"handler has not ended for {age:.0f} s",
+                handler=", ".join(run.handlers),
+                message_id=printable(run.message_id, NAME),
+                **batch,
+                cure=LONG_CURE,
+            )
 
 
 class ConsumerMeasurements:
@@ -118,7 +126,7 @@ class ConsumerMeasurements:
     """
 
     def __init__(self, subscriber: Subscriber, handlers: Sequence[Handler], *, queue: str) -> None:
-        self.in_flight, self.runs = 0, HandlerRuns(handlers)
+        self.in_flight, self.runs = 0, HandlerRuns(handlers, queue=queue)
         self._queue, self._handlers = {"queue": queue}, tuple(handlers)
         self._delays: Sequence[timedelta] = subscriber.delays
         self._types = metrics.BoundedNames((type_ for each in handlers for type_ in each.message_types), most=0)
@@ -171,20 +179,22 @@ class ConsumerMeasurements:
         """Record a lost connection."""
         metrics.measure(catalogue.RECONNECTS, 1, self._queue)
 
-    def timed(
-        self, work: Callable[[Session], T], handlers: Collection[str], *, message_id: str, messages: int = 1
-    ) -> Callable[[Session], T]:
-        """The same work, whose duration is recorded each time that it runs, in whatever thread."""
-        if not metrics.is_on():
-            return self.runs.tracked(work, handlers, message_id=message_id, messages=messages)
-        names = set(handlers)
-        attributes = self._process | {"handler": names.pop() if len(names) == 1 else SEVERAL}
-
-        def measure(seconds: float, error: str | None) -> None:
-            labels = attributes if error is None else attributes | {catalogue.ERROR: self._errors(error)}
-            metrics.measure(catalogue.PROCESS_DURATION, seconds, labels)
-
-        return self.runs.tracked(work, handlers, message_id=message_id, messages=messages, on_end=measure)
+    @contextmanager
+    def timed(self, handlers: Collection[str], *, message_id: str, messages: int = 1) -> Iterator[None]:
+        """A block in which handlers work on these messages, in whatever thread; its duration is recorded."""
+        run, error = self.runs.begin(handlers, message_id=message_id, messages=messages), None
+        try:
+            yield
+        except (Exception, asyncio.CancelledError) as raised:
+            error = raised
+            raise
+        finally:
+            seconds = self.runs.end(run)
+            if metrics.is_on():
+                labels = self._process | {"handler": run.handlers[0] if len(run.handlers) == 1 else SEVERAL}
+                if error is not None:
+                    labels |= {catalogue.ERROR: self._errors(_class_of(error))}
+                metrics.measure(catalogue.PROCESS_DURATION, seconds, labels)
 
     def handled(self, handled: Sequence[Handled], *, now: Clock, batch: int = 0) -> None:
         """Record outcomes that were committed together; `batch` is the number of deliveries if they shared a batch."""

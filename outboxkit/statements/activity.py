@@ -95,26 +95,12 @@ def retire_handlers(names: list[str]) -> Update:
     return update(handler).where(*gone).values(last_seen=NEVER)
 
 
-def note_long_run(names: list[str]) -> Update:
-    """Note the message on which these handlers of a queue have worked for long.
-
-    Parameters: of_queue, message_id, since. Index: the primary key. Locks: the rows.
-    """
-    ours = (handler.c.queue == bindparam("of_queue"), handler.c.handler.in_(names))
-    values = {
-        "long_message_id": bindparam("message_id", type_=handler.c.long_message_id.type),
-        "long_since": bindparam("since", type_=handler.c.long_since.type),
-    }
-    return update(handler).where(*ours).values(values)
-
-
 def of_all_handlers() -> Select[Any]:
-    """The handlers of all queues, with the last message of each that took long.
+    """The handlers of all queues.
 
     Index: none, the table has a row for each queue and handler. Locks: none.
     """
-    long = (handler.c.long_message_id, handler.c.long_since)
-    return select(*_KNOWN, *long).order_by(handler.c.queue, handler.c.handler)
+    return select(*_KNOWN).order_by(handler.c.queue, handler.c.handler)
 
 
 def of_all_retentions(seen_since: datetime) -> Select[Any]:

@@ -169,8 +169,6 @@ handler = Table(
     Column("first_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
     Column("last_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
     Column("retention", BigInteger, comment="of the consumer's inbox, in seconds; null: not known"),
-    Column("long_message_id", String(255), comment="the last message that it worked on for over a minute; null: none"),
-    Column("long_since", UtcDateTime, comment="when that began"),
 )
 """The handlers of each queue's consumer: the inbox knows handlers by their name alone."""
 

@@ -1,4 +1,4 @@
-"""Handlers that wait for a lock, on PostgreSQL and RabbitMQ: status, doctor and trace name who holds it."""
+"""Handlers that wait for a lock, on PostgreSQL and RabbitMQ: status and doctor name who holds it."""
 
 import asyncio
 from datetime import timedelta
@@ -7,15 +7,14 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler
 from outboxkit.cli import status
-from outboxkit.consumer import Concurrency, long_runs
+from outboxkit.consumer import Concurrency
 from outboxkit.operators import blockers, hanging
 from outboxkit.operators.doctor import activity
-from outboxkit.operators.trace import Clue, Life, follow, lives
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from tests.integration.doctoring import look
@@ -30,8 +29,6 @@ ACCOUNT = "CREATE TABLE account (owner text PRIMARY KEY, cents int); INSERT INTO
 async def test_the_session_that_holds_the_lock_is_named_and_not_its_victims(
     pg_engine: Engine, postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(long_runs, "LONG_SECONDS", 0)
-    monkeypatch.setattr(long_runs, "EVERY_SECONDS", 0.01)
     monkeypatch.setattr(hanging, "LONG", timedelta(0))
     monkeypatch.setattr(blockers, "PATIENCE", timedelta(0))
 
@@ -61,11 +58,9 @@ async def test_the_session_that_holds_the_lock_is_named_and_not_its_victims(
                 publish(broker, number, f"m-{number}")
             try:
                 (blocker,) = await eventually_async(lambda: asyncio.to_thread(found), waiting)
-                # the consumer's own notes are short transactions of a consumer, too
                 report = await eventually_async(lambda: asyncio.to_thread(reported), lambda read: not read.hanging)
                 findings: list[Any] = await asyncio.to_thread(look, postgresql_url, activity.check_locks)
                 findings += await asyncio.to_thread(look, postgresql_url, activity.check_transactions)
-                traced = await eventually_async(lambda: known(engine), bool)
             finally:
                 psql.rollback()
             await running.reaches(processed=3)
@@ -79,15 +74,3 @@ async def test_the_session_that_holds_the_lock_is_named_and_not_its_victims(
     assert {command for each in findings for command in each.commands if "terminate" in command} == {
         f"SELECT pg_terminate_backend({pid});"
     }
-    (reason,) = traced[0].reasons
-    assert f": {line}" in reason.text
-    assert reason.cure == (f"end that one: SELECT pg_terminate_backend({pid})",)
-
-
-async def known(engine: AsyncEngine) -> list[Life]:
-    """The messages that the consumer has noted, which is one for each handler."""
-    found = list[Life]()
-    for number in range(3):
-        (archive,) = await follow([engine], Clue(message_id=f"m-{number}"), patience=timedelta(minutes=1))
-        found += [life for life in lives([archive]).values() if life.reasons]
-    return found

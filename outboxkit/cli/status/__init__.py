@@ -81,7 +81,7 @@ def read_status(connection: Connection, now: datetime) -> Status:
         sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)
         right = advice.missing_right(sessions, vacuum)
         blockers = read_blockers(connection, now)
-        hanging = advice.read_hanging(connection, sessions, blockers, now)
+        hanging = advice.hanging(sessions, blockers, now)
         report = replace(report, sessions=sessions, vacuum=vacuum, missing_right=right)
         report = replace(report, hanging=hanging, blockers=blockers)
     return replace(report, advice=tuple(advice.advise(report)))

@@ -34,12 +34,9 @@ def read_sessions(connection: Connection) -> Sessions:
     )
 
 
-def read_hanging(
-    connection: Connection, sessions: Sessions, blockers: Sequence[Blocker], now: datetime
-) -> tuple[HangingRun, ...]:
+def hanging(sessions: Sessions, blockers: Sequence[Blocker], now: datetime) -> tuple[HangingRun, ...]:
     """The handlers of consumers that have run for over a minute, but those that wait for somebody's lock."""
-    handlers = connection.execute(activity.of_all_handlers()).all()
-    runs = long_runs(((each.pid, each.name, each.open_since) for each in sessions.consumers), handlers, now)
+    runs = long_runs(((each.pid, each.name, each.open_since) for each in sessions.consumers), now)
     return tuple(run for run in runs if blocker_of(blockers, run.pid) is None)
 
 
@@ -88,8 +85,8 @@ def advise(report: Status) -> Iterator[str]:
     for run, others in by_consumer(report.hanging):
         have = "has" if len(others) == 1 else "have"
         more = f", and {many(len(others), 'more run')} of that consumer {have} not ended" if others else ""
-        unnamed = "; the consumer's log names the message" if run.message_id is None else ""
-        yield f"{run}{more}{unnamed}: if it hangs, restart the consumer, and its messages come again"
+        named = "the consumer's log names it and its message"
+        yield f"{run}{more}; {named}: if it hangs, restart the consumer, and its messages come again"
     for shared in report.inbox.shared_names:
         yield f"{shared.what} {shared.cure} If a queue was a mistake, forget it with `{shared.mistake}`"
     if report.effects.unknown.value:

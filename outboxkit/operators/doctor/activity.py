@@ -5,8 +5,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
 from outboxkit.database.session_names import is_of_consumer
@@ -15,7 +13,7 @@ from outboxkit.operators.blockers import Blocker, blocker_of, read_blockers
 from outboxkit.operators.doctor.diagnosis import note, problem, warning
 from outboxkit.operators.doctor.installation import Installation, Thresholds
 from outboxkit.operators.findings import Diagnosis, quoted
-from outboxkit.operators.hanging import HangingRun, by_consumer, hanging_runs
+from outboxkit.operators.hanging import HangingRun, by_consumer
 from outboxkit.schema import partitions
 from outboxkit.statements import activity
 
@@ -41,10 +39,9 @@ async def check_transactions(installation: Installation) -> AsyncGenerator[Diagn
         facts = (await connection.execute(statements.server.facts())).one()
         old = [holder for holder in holders if _is_old(holder, now, installation.thresholds)]
         blockers = await connection.run_sync(read_blockers, now, patience=installation.thresholds.lock)
-        handlers = await _handlers(connection) if any(is_of_consumer(holder.name) for holder in old) else []
     ours = [holder for holder in old if holder.kind == "session" and is_of_consumer(holder.name)]
-    runs = hanging_runs([(each.pid, each.name, each.since) for each in ours], handlers, now)
-    for run, others in by_consumer(run for run in runs.values() if blocker_of(blockers, run.pid) is None):
+    runs = [HangingRun.of(each.pid, each.name, each.since, now) for each in ours]
+    for run, others in by_consumer(run for run in runs if blocker_of(blockers, run.pid) is None):
         seconds = max((each.seconds for each in (run, *others) if each.seconds is not None), default=0.0)
         is_long = seconds >= (_AS_PROBLEM * installation.thresholds.transaction).total_seconds()
         yield of_hung_handler(run, others, problem if is_long else warning, why=_WHY)
@@ -60,15 +57,6 @@ async def check_transactions(installation: Installation) -> AsyncGenerator[Diagn
             cure="Let the role that runs them see statistics. This shows no data of any table:",
             commands=(f"GRANT {RIGHT} TO {quoted(facts.role)};",),
         )
-
-
-async def _handlers(connection: AsyncConnection) -> Sequence[Row[Any]]:
-    """The registered handlers; none if they cannot be read: this check goes on without outboxkit's tables."""
-    try:
-        rows: Sequence[Row[Any]] = (await connection.execute(activity.of_all_handlers())).all()
-    except DBAPIError:
-        return []
-    return rows
 
 
 def _is_old(holder: Row[Any], now: datetime, thresholds: Thresholds) -> bool:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from outboxkit.operators.blockers import Blocker
-from outboxkit.operators.hanging import HangingRun
 from outboxkit.runtime.pauses import Pause
 
 SHORTEST = timedelta(days=1)
@@ -170,7 +169,6 @@ class Archive:
         waiting, kept, letters, handled, crashes: the entries.
         handlers: those that are registered.
         oldest_kept: when the oldest message that is kept was published; None if none is.
-        hanging: runs of handlers that work on one of the messages for over a minute.
         payloads: for each id of several messages that wait or are kept, the number of different payloads.
         blockers: sessions for whose locks outboxkit's sessions wait.
         cut: for each table that was not searched to its end, what was left out.
@@ -186,7 +184,6 @@ class Archive:
     handlers: tuple[Registered, ...] = ()
     oldest_kept: datetime | None = None
     cut: dict[str, str] = field(default_factory=dict)
-    hanging: tuple[HangingRun, ...] = ()
     payloads: dict[str, int] = field(default_factory=dict)
     blockers: tuple[Blocker, ...] = ()
 

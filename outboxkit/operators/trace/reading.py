@@ -12,7 +12,6 @@ from outboxkit.database import session_names
 from outboxkit.errors.wording import COUNTED
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.blockers import read_blockers
-from outboxkit.operators.hanging import long_runs
 from outboxkit.operators.trace.clue import MOST, Clue, take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.operators.trace.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
 from outboxkit.operators.trace.searching import search
@@ -76,9 +75,6 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
     archive.handlers = registered_handlers(connection)
     _count_payloads(connection, archive)
     if is_server(dialect):
-        sessions = [(row.pid, row.name, row.open_since) for row in connection.execute(activity.sessions())]
-        runs = long_runs(sessions, connection.execute(activity.of_all_handlers()).all(), archive.now)
-        archive.hanging = tuple(run for run in runs if run.message_id in clue.ids)
         archive.blockers = read_blockers(connection, archive.now)
     _explain(connection, clue, archive)
 

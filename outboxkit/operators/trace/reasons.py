@@ -10,8 +10,6 @@ from outboxkit.database.session_names import RELAY
 from outboxkit.errors.failures import printable
 from outboxkit.errors.wording import COUNTED, Count, in_utc, many, shell_word
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.blockers import blocker_of
-from outboxkit.operators.hanging import HangingRun
 from outboxkit.operators.trace.entries import (
     Archive,
     Crashes,
@@ -194,14 +192,6 @@ def of_crashes(record: Crashes) -> Explanation:
         return Explanation("started", f"{text}process ended", record.database)
     text = f"the consumer of queue {legible(record.queue)} keeps an order, and tries it again after {record.failures} "
     return Explanation("started", f"{text}failures", record.database)
-
-
-def of_hanging(run: HangingRun, archive: Archive) -> Explanation:
-    """The reason of a handler that has worked on the message for over a minute."""
-    if (blocker := blocker_of(archive.blockers, run.pid)) is not None:
-        return Explanation("started", f"{run}: {blocker}", archive.database, (blocker.cure,))
-    cure = ("if it hangs, restart that consumer: the message comes again", "outboxkit doctor")
-    return Explanation("started", f"{run}, and its transaction is open", archive.database, cure)
 
 
 def of_handled(row: InboxEntry, message: Identity) -> Explanation:

@@ -9,7 +9,6 @@ from typing import Self
 from outboxkit import ids
 from outboxkit.errors.wording import in_utc
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.hanging import HangingRun
 from outboxkit.operators.trace import reasons
 from outboxkit.operators.trace.clue import Clue
 from outboxkit.operators.trace.entries import Archive, Crashes, Identity, InboxEntry, Kept, Letter, Waiting
@@ -55,15 +54,14 @@ class Found:
     letters: list[Letter]
     handled: list[InboxEntry]
     crashes: list[Crashes]
-    hanging: list[HangingRun]
 
     @classmethod
     def nothing(cls, archive: Archive) -> Self:
         """No entries."""
-        return cls(archive, [], [], [], [], [], [])
+        return cls(archive, [], [], [], [], [])
 
     def entries(self) -> list[Entry]:
-        """All of them but the runs of handlers that hang."""
+        """All of them."""
         return [*self.waiting, *self.kept, *self.letters, *self.handled, *self.crashes]
 
 
@@ -146,8 +144,6 @@ def _parts_of(archive: Archive) -> dict[str, Found]:
         part(handled.message_id).handled.append(handled)
     for crashes in archive.crashes.values():
         part(crashes.message_id).crashes.append(crashes)
-    for run in archive.hanging:
-        part(run.message_id).hanging.append(run)
     parts.pop("", None)  # a dead letter whose id could not be read
     return parts
 
@@ -203,11 +199,10 @@ def _reasons(message: Identity, part: Found, parts: Sequence[Found], since: date
     if part.archive.payloads.get(message.message_id or "", 1) > 1:
         yield reasons.of_payloads(len(part.waiting) + len(part.kept), message, part.archive)
     yield from (reasons.of_crashes(row) for row in part.crashes)
-    yield from (reasons.of_hanging(run, part.archive) for run in part.hanging)
     discarded = {row.handler for row in part.letters if row.resolution == "discarded"}
     yield from (reasons.of_handled(row, message) for row in part.handled if row.handler not in discarded)
     if not part.waiting and _was_sent(parts):
-        done = {row.handler for row in part.handled} | {name for run in part.hanging for name in run.handlers}
+        done = {row.handler for row in part.handled}
         yield from reasons.not_handled(message, part.archive, done, part.letters, since)
     yield from (reasons.of_letter(row) for row in part.letters if row.resolution is not None)
 
@@ -226,7 +221,7 @@ def _unknown(id_: str, message: Identity, parts: Sequence[Found]) -> Iterator[st
     is_in_outbox = any(part.waiting for part in parts)
     if not is_in_outbox and not any(part.kept for part in parts):
         yield from _not_kept(born, archives)
-    if not is_in_outbox and not any(part.handled or part.letters or part.hanging for part in parts):
+    if not is_in_outbox and not any(part.handled or part.letters for part in parts):
         yield from _not_handled(message, born, archives)
     for row in (row for part in parts for row in part.handled):
         if row.attempts > 1:

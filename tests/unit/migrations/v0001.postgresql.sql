@@ -134,8 +134,6 @@ CREATE TABLE outboxkit_handler (
     first_seen TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP NOT NULL,
     last_seen TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP NOT NULL,
     retention BIGINT,
-    long_message_id VARCHAR(255),
-    long_since TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (handler, queue)
 );
 
@@ -144,10 +142,6 @@ COMMENT ON COLUMN outboxkit_handler.function IS 'module and name, for people who
 COMMENT ON COLUMN outboxkit_handler.types IS 'of the messages that it handles, as a JSON array; null: not known';
 
 COMMENT ON COLUMN outboxkit_handler.retention IS 'of the consumer''s inbox, in seconds; null: not known';
-
-COMMENT ON COLUMN outboxkit_handler.long_message_id IS 'the last message that it worked on for over a minute; null: none';
-
-COMMENT ON COLUMN outboxkit_handler.long_since IS 'when that began';
 
 CREATE TABLE outboxkit_idempotency (
     scope VARCHAR(255) NOT NULL,

@@ -92,8 +92,6 @@ CREATE TABLE outboxkit_handler (
     first_seen DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL,
     last_seen DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL,
     retention BIGINT,
-    long_message_id VARCHAR(255),
-    long_since DATETIME,
     PRIMARY KEY (handler, queue)
 );
 
