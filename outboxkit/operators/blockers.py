@@ -10,9 +10,10 @@ from sqlalchemy import Connection, Row
 
 from outboxkit.database.session_names import OURS, is_of_consumer, may_be_of_queue
 from outboxkit.errors.wording import in_utc, many, printable_name
+from outboxkit.operators.findings import LIMITS
 from outboxkit.statements import activity
 
-PATIENCE = timedelta(seconds=10)
+PATIENCE = LIMITS.lock
 """The time for which a session may wait for a lock before it is worth a line."""
 _PREPARED = 0
 """The process id that PostgreSQL gives for a prepared transaction, which has no session."""

@@ -541,7 +541,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         "on one node and counts no redeliveries. Keys keep their order with a single active consumer alone.",
         cure="Set OUTBOXKIT_ORDERED as the queue is, consume it as it is with OUTBOXKIT_DECLARE=false, or choose "
         "another OUTBOXKIT_QUEUE. Or let it run empty and delete it: its consumer declares it anew.",
-        commands=("{consume}", "{delete}"),
+        commands=("{delete}", "{consume}"),
         alerts=("OutboxkitConsumerMissing",),
     ),
     "retries-unroutable": FindingKind(
@@ -640,7 +640,8 @@ FINDINGS: Mapping[str, FindingKind] = {
         what="The check of {check} could not be done: {reason}.",
         why="Nobody knows whether this part of the installation is safe.",
         cure="Mend what the other findings name, and run doctor again. If it lacks a right, run it as a role that may "
-        "read outboxkit's tables. If a table is locked, `table-locked` names the session after ten seconds.",
+        "read outboxkit's tables, such as the operator's of docs/how-to/grant-least-privileges.md. If a table is "
+        "locked, `table-locked` names the session after ten seconds.",
     ),
     **OF_THE_DATABASE,
     **OF_THE_BROKER,

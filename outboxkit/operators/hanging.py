@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 
 from outboxkit.database.session_names import is_of_consumer, queues_of
 from outboxkit.errors.wording import printable_name, span
+from outboxkit.operators.findings import LIMITS
 
-LONG = timedelta(minutes=1)
+LONG = LIMITS.handler
 """A transaction that is open for so long is named. Its consumer's log names the handler and the message then."""
 
 

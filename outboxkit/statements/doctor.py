@@ -33,18 +33,6 @@ def seen_queues() -> Select[str, str | None]:
     return select(handler.c.queue, handler.c.types).where(seen).order_by(handler.c.queue, handler.c.handler)
 
 
-def newest_error() -> Select[str]:
-    """The newest error with this `text` among the `limit` newest open dead letters.
-
-    Parameters: limit, text. Index: outboxkit_dead_letter_open, from its end. Locks: none.
-    """
-    is_open = dead_letter.c.resolution.is_(None)
-    newest = select(dead_letter.c.id, dead_letter.c.error).where(is_open).order_by(dead_letter.c.id.desc())
-    first = newest.limit(_LIMIT).subquery("first")
-    has_text = first.c.error.contains(bindparam("text", type_=String))
-    return select(first.c.error).where(has_text).order_by(first.c.id.desc()).limit(literal_column("1"))
-
-
 def oldest_unplaced(dialect: str) -> Select[Any]:
     """When the oldest inbox row that is in no day's partition was processed.
 
@@ -110,49 +98,9 @@ def dead_rows() -> TextClause:
         "SELECT CAST(relid AS regclass)::text AS name, n_dead_tup AS dead, n_live_tup AS live, "
         "greatest(last_vacuum, last_autovacuum) AS last_vacuum, "
         "coalesce('autovacuum_enabled=false' = ANY (reloptions) OR 'autovacuum_enabled=off' = ANY (reloptions), false) "
-        "AS is_left_alone, relpersistence = 'u' AS is_unlogged, greatest(age(relfrozenxid), 0) AS age "
+        "AS is_left_alone, relpersistence = 'u' AS is_unlogged "
         "FROM ours JOIN pg_stat_user_tables ON relid = ours.oid JOIN pg_class ON pg_class.oid = relid "
         "ORDER BY n_dead_tup DESC, relid"
-    )
-
-
-def invalid_indexes() -> TextClause:
-    """Indexes of the tables that PostgreSQL does not use: their creation has failed.
-
-    PostgreSQL only. Index: the catalogue's own. Locks: none.
-    """
-    return text(
-        f"WITH ours AS ({_OURS}) "  # noqa: S608 - our own names
-        "SELECT CAST(indexrelid AS regclass)::text AS name, CAST(indrelid AS regclass)::text AS table "
-        "FROM ours JOIN pg_index ON indrelid = ours.oid WHERE NOT indisvalid OR NOT indisready ORDER BY 1"
-    )
-
-
-def ids_left() -> TextClause:
-    """The identity columns: their table, the last number and the highest. PostgreSQL only.
-
-    The last one is null if none was used, or if this role may not see it. Index: the catalogue's own. Locks: none.
-    """
-    return text(
-        "SELECT CAST(parent.oid AS regclass)::text AS name, last_value AS last, max_value AS most "
-        "FROM (VALUES (to_regclass('outboxkit_outbox')), (to_regclass('outboxkit_dead_letter'))) AS ours (oid) "
-        "JOIN pg_class AS parent ON parent.oid = ours.oid "
-        "JOIN pg_depend ON refobjid = parent.oid AND deptype = 'i' AND classid = CAST('pg_class' AS regclass) "
-        "JOIN pg_class AS child ON child.oid = objid AND child.relkind = 'S' "
-        "JOIN pg_namespace ON pg_namespace.oid = child.relnamespace "
-        "JOIN pg_sequences ON schemaname = nspname AND sequencename = child.relname ORDER BY 1"
-    )
-
-
-def oldest_ids() -> TextClause:
-    """The ages of this database's oldest transaction id and multixact id: one row. PostgreSQL only.
-
-    Index: the catalogue's own. Locks: none.
-    """
-    return text(
-        "SELECT age(datfrozenxid) AS transactions, mxid_age(datminmxid) AS multixacts, "
-        "CAST(current_setting('autovacuum_freeze_max_age') AS bigint) AS freeze_after "
-        "FROM pg_database WHERE datname = current_database()"
     )
 
 

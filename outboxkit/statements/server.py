@@ -2,11 +2,7 @@
 
 from sqlalchemy import ARRAY, Select, String, TextClause, bindparam, case, func, literal_column, select, text
 
-_WATCHED = (
-    *("autovacuum", "default_transaction_isolation", "fsync", "full_page_writes", "max_connections"),
-    *("max_prepared_transactions", "session_replication_role", "synchronous_commit", "track_counts", "TimeZone"),
-    "idle_in_transaction_session_timeout",
-)
+_WATCHED = (*("autovacuum", "fsync", "full_page_writes", "synchronous_commit", "track_counts"),)
 
 
 def bound_waits() -> Select[str, str]:
@@ -24,18 +20,14 @@ def bound_waits() -> Select[str, str]:
 
 
 def facts() -> TextClause:
-    """Version, role, database, and whether the server only reads: one row. PostgreSQL only.
+    """Role, database, and whether the server only reads: one row. PostgreSQL only.
 
     Index: none. Locks: none.
     """
     return text(
-        "SELECT CAST(current_setting('server_version_num') AS integer) AS version, "
-        "current_setting('server_version') AS version_name, clock_timestamp() AS now, "
-        "pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') = 'on' AS is_read_only, "
+        "SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') = 'on' AS is_read_only, "
         "CASE WHEN pg_is_in_recovery() THEN now() - pg_last_xact_replay_timestamp() END AS replay_lag, "
-        "CAST(current_user AS text) AS role, current_database() AS database, "
-        "host(inet_client_addr()) AS client, "
-        "coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS is_encrypted"
+        "CAST(current_user AS text) AS role, current_database() AS database"
     )
 
 
@@ -45,7 +37,7 @@ def settings() -> TextClause:
     PostgreSQL only. Index: none. Locks: none.
     """
     names = ", ".join(f"'{name}'" for name in _WATCHED)
-    return text(f"SELECT name, setting, source, reset_val FROM pg_settings WHERE name IN ({names})")  # noqa: S608 - ours
+    return text(f"SELECT name, setting, source FROM pg_settings WHERE name IN ({names})")  # noqa: S608 - ours
 
 
 def overrides() -> TextClause:
@@ -74,7 +66,7 @@ def clients() -> TextClause:
 
 
 def roles() -> TextClause:
-    """This role and those of outboxkit's sessions in this database, with what they run and what else they may do.
+    """This role and those of outboxkit's sessions in this database, with what they run.
 
     PostgreSQL only. Index: none, it reads pg_stat_activity and few rows of catalogs. Locks: none.
     """
@@ -82,25 +74,8 @@ def roles() -> TextClause:
         "WITH used AS (SELECT usename AS role, application_name AS name FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name LIKE 'outboxkit %' AND pid <> pg_backend_pid() "
         "UNION SELECT current_user, '') "
-        "SELECT role, array_agg(DISTINCT name ORDER BY name) AS names, bool_or(rolsuper) AS is_superuser, "
-        "bool_or(rolcreaterole) AS may_make_roles, bool_or(rolbypassrls) AS passes_policies, "
-        "bool_or(pg_has_role(rolname, outbox.relowner, 'USAGE')) AS owns_outbox, "
-        "bool_or(has_schema_privilege(rolname, outbox.relnamespace, 'CREATE')) AS may_create, "
-        "bool_or(has_table_privilege(rolname, outbox.oid, 'TRUNCATE')) AS may_truncate "
-        "FROM used JOIN pg_roles ON rolname = role "
-        "LEFT JOIN pg_class AS outbox ON outbox.oid = to_regclass('outboxkit_outbox') GROUP BY role ORDER BY role"
-    )
-
-
-def may_everybody_create() -> TextClause:
-    """The schema of the tables, and whether every role may create tables in it: one row. PostgreSQL only.
-
-    Index: the catalogue's own. Locks: none.
-    """
-    return text(
-        "SELECT nspname AS schema, has_schema_privilege('public', pg_namespace.oid, 'CREATE') AS may_create "
-        "FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-        "WHERE pg_class.oid = to_regclass('outboxkit_outbox')"
+        "SELECT role, array_agg(DISTINCT name ORDER BY name) AS names FROM used JOIN pg_roles ON rolname = role "
+        "GROUP BY role ORDER BY role"
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -12,17 +12,20 @@ import psycopg
 from sqlalchemy import make_url
 
 from outboxkit.operators.doctor import examine
-from outboxkit.operators.doctor.installation import Check, Find, Installation, Thresholds
-from outboxkit.operators.findings import Diagnosis
+from outboxkit.operators.doctor.installation import Database, Installation
+from outboxkit.operators.findings import LIMITS, Diagnosis, Limits
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import Clock, utc_now
 from outboxkit.runtime.settings import load
 from tests.pages import libpq
 
-NOW = Thresholds(
+Find = Callable[[Database], Iterable[Diagnosis]]
+NOW = Limits(
     waiting=timedelta(0),
     transaction=timedelta(0),
+    transaction_long=timedelta(0),
     behind=1,
+    handler=timedelta(0),
     lock=timedelta(0),
     consumer=timedelta(0),
     wal_bytes=0,
@@ -32,16 +35,15 @@ NOW = Thresholds(
 """Everything is worth a finding, however short it lasts; and a check has the time of a slow machine."""
 
 
-def look(
-    url: str, find: Find, *, thresholds: Thresholds = NOW, clock: Clock = utc_now, **settings: object
-) -> list[Diagnosis]:
+def look(url: str, find: Find, *, limits: Limits = NOW, clock: Clock = utc_now, **settings: object) -> list[Diagnosis]:
     """The findings of one check."""
 
     async def run() -> list[Diagnosis]:
         engine = process.engine(url, name="outboxkit doctor")
-        installation = Installation(load({"database_url": url, **settings}), engine, (), thresholds, clock)
+        installation = Installation(load({"database_url": url, **settings}), engine, (), limits, clock)
         try:
-            return [finding async for finding in find(installation)]
+            async with installation.opened() as connection:
+                return await connection.run_sync(lambda opened: list(find(Database(opened, installation))))
         finally:
             await engine.dispose()
 
@@ -64,19 +66,14 @@ def examined(url: str, **settings: object) -> examine.Examined:
 
     async def run() -> examine.Examined:
         engine = process.engine(url, name="outboxkit doctor")
-        thresholds = replace(Thresholds(), check_seconds=60)
+        limits = replace(LIMITS, check_seconds=60)
         try:
             loaded = load({"database_url": url, **settings})
-            return await examine.examine(Installation(loaded, engine, (), thresholds), ["database"])
+            return await examine.examine(Installation(loaded, engine, (), limits), ["database"])
         finally:
             await engine.dispose()
 
     return asyncio.run(run())
-
-
-def checks() -> tuple[Check, ...]:
-    """All of the database's side."""
-    return examine.DATABASE
 
 
 @contextmanager

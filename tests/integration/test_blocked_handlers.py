@@ -14,7 +14,7 @@ from outboxkit import inbox_handler
 from outboxkit.cli import status
 from outboxkit.consumer import Concurrency
 from outboxkit.operators import blockers, hanging
-from outboxkit.operators.doctor import activity
+from outboxkit.operators.doctor import sessions
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from tests.integration.doctoring import look
@@ -59,8 +59,8 @@ async def test_the_session_that_holds_the_lock_is_named_and_not_its_victims(
             try:
                 (blocker,) = await eventually_async(lambda: asyncio.to_thread(found), waiting)
                 report = await eventually_async(lambda: asyncio.to_thread(reported), lambda read: not read.hanging)
-                findings: list[Any] = await asyncio.to_thread(look, postgresql_url, activity.check_locks)
-                findings += await asyncio.to_thread(look, postgresql_url, activity.check_transactions)
+                findings: list[Any] = await asyncio.to_thread(look, postgresql_url, sessions.check_locks)
+                findings += await asyncio.to_thread(look, postgresql_url, sessions.check_transactions)
             finally:
                 psql.rollback()
             await running.reaches(processed=3)

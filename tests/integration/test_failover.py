@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, tables
-from outboxkit.operators.doctor import durability
+from outboxkit.operators.doctor.server import check_durability
 from outboxkit.operators.reconciliation import Reconciliation, Terms
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.process import engine as make_engine
@@ -161,13 +161,13 @@ def test_a_real_standby(orphans: Any):
         shop, books = create_engine(url), create_engine(there)
         for engine in (shop, books):
             tables.metadata.create_all(engine)
-        eventually(lambda: codes(url, durability.check_standbys), lambda found: found == ["standby-asynchronous"])
+        eventually(lambda: codes(url, check_durability), lambda found: found == ["standby-asynchronous"])
         with role(url, "LOGIN") as (_, hidden):
-            assert codes(hidden, durability.check_standbys) == []
+            assert codes(hidden, check_durability) == []
         with psycopg.connect(libpq(primary.url), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
             connection.execute("SELECT pg_reload_conf()")
-            eventually(lambda: codes(url, durability.check_standbys), lambda found: found == [])
+            eventually(lambda: codes(url, check_durability), lambda found: found == [])
             kept = publish(shop, 1)  # its commit has waited for the standby
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
             connection.execute("SELECT pg_reload_conf()")

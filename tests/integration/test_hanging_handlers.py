@@ -13,7 +13,7 @@ from outboxkit import inbox_handler
 from outboxkit.cli import status
 from outboxkit.consumer import measurements
 from outboxkit.operators import hanging
-from outboxkit.operators.doctor import activity
+from outboxkit.operators.doctor import sessions
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.telemetry import catalogue
@@ -40,7 +40,7 @@ async def test_a_handler_that_hangs_is_named(
     async def bill(session: AsyncSession, event: Billed) -> None: ...
 
     def findings() -> list[str]:
-        hung = [each for each in look(postgresql_url, activity.check_transactions) if each.code == "handler-hangs"]
+        hung = [each for each in look(postgresql_url, sessions.check_handlers) if each.code == "handler-hangs"]
         return [each.what for each in hung]
 
     async def found() -> list[str]:

@@ -14,7 +14,7 @@ from outboxkit import Message, inbox_handler, tables
 from outboxkit.brokers import Receipt
 from outboxkit.cli.status import read_status
 from outboxkit.consumer import Concurrency
-from outboxkit.operators.doctor import waiting
+from outboxkit.operators.doctor import messages
 from outboxkit.relay.notifier import NAME as LISTENER
 from outboxkit.runtime import engines, process
 from outboxkit.runtime.outage import utc_now
@@ -172,7 +172,7 @@ async def test_a_relay_that_knows_no_pauses_is_named_while_it_goes_on(pg_engine:
             first = await eventually_async(reader(holding), lambda each: each.holders == 1 and bool(each.others))
             fill(pg_engine, 1, keys=1)
             await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
-            findings = await asyncio.to_thread(look, postgresql_url, waiting.check_pauses)
+            findings = await asyncio.to_thread(look, postgresql_url, messages.check_pauses)
             with pg_engine.connect() as connection:
                 advice = read_status(connection, utc_now()).advice
         assert (await asyncio.to_thread(holding)).holders == 0, "who has ended holds nothing"

@@ -18,7 +18,8 @@ from outboxkit.consumer import Consumer
 from outboxkit.consumer.transactions import Transactions, UnusableSessions
 from outboxkit.database import pooler
 from outboxkit.inbox import Handler, handler_of
-from outboxkit.operators.doctor import sessions
+from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.doctor.server import check_pooler
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
 from outboxkit.runtime.engines import beside
@@ -26,7 +27,7 @@ from outboxkit.runtime.outage import Outage
 from outboxkit.runtime.pauses import RELAY, pause_process, read_pauses
 from outboxkit.runtime.pauses.holding import Acknowledgement, read_holding
 from outboxkit.runtime.retention import Periods, Retention
-from tests.integration.doctoring import codes, look
+from outboxkit.runtime.settings import load
 from tests.night import by_night
 from tests.polling import eventually_async
 from tests.processes import COMMAND, run_to_end
@@ -117,7 +118,8 @@ async def test_an_idle_pooler_is_found_however_it_gives_sessions_out(pgbouncer: 
 async def test_a_pooler_in_session_mode_keeps_sessions(pgbouncer: Pgbouncer, pg_engine: Engine):
     async with engine_on(pgbouncer.url) as engine:
         await pooler.check_sessions(engine)
-    assert await asyncio.to_thread(codes, pgbouncer.url, sessions.check_pooler) == []
+    async with engine_on(pgbouncer.url) as engine:
+        assert await check_pooler(Installation(load({"database_url": pgbouncer.url}), engine)) == []
 
 
 @in_mode(argvalues=["session"])
@@ -143,8 +145,10 @@ async def test_a_pause_is_acknowledged_through_a_pooler_in_session_mode(pgbounce
 
 
 @in_mode(argvalues=["transaction"])
-def test_doctor_finds_a_pooler_in_transaction_mode(pgbouncer: Pgbouncer):
-    (finding,) = look(pgbouncer.url, sessions.check_pooler)
+async def test_doctor_finds_a_pooler_in_transaction_mode(pgbouncer: Pgbouncer):
+    engine = process.engine(pgbouncer.url, name="outboxkit doctor")
+    (finding,) = await check_pooler(Installation(load({"database_url": pgbouncer.url}), engine))
+    await engine.dispose()
     assert (finding.code, finding.severity) == ("pooler-transaction-mode", "problem")
 
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from outboxkit.operators.doctor import activity, sessions
+from outboxkit.operators.doctor import sessions
 from tests.databases import migrate
 from tests.integration.doctoring import codes, one
 from tests.integration.test_status import read
@@ -63,8 +63,7 @@ def test_doctor_names_a_prepared_transaction_and_its_cure_ends_it(preparing_url:
     name = f"left-{secrets.token_hex(4)}"
     with psycopg.connect(libpq(preparing_url), autocommit=True) as connection:
         connection.execute(f"BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'")
-        finding = one(preparing_url, activity.check_transactions, "prepared-transaction")
+        finding = one(preparing_url, sessions.check_transactions, "vacuum-held-back")
         connection.execute(finding.commands[1])
     assert f"The prepared transaction {name} of role" in finding.what
-    assert "prepared-transaction" not in codes(preparing_url, activity.check_transactions)
-    assert "relays-poll" in codes(preparing_url, sessions.check_isolation)
+    assert "vacuum-held-back" not in codes(preparing_url, sessions.check_transactions)

@@ -137,7 +137,6 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.count_remembered,
         statements.status.unknown_effects,
         statements.doctor.oldest_by_route,
-        statements.doctor.newest_error,
         statements.status.failing,
         statements.doctor.oldest_dead,
         statements.doctor.first_dead_letter,

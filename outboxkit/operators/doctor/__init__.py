@@ -1,5 +1,5 @@
-"""`outboxkit doctor`: checks that tell whether an installation is safe, each with its findings and their cures.
+"""`outboxkit doctor`: checks that tell whether an installation is safe. Their findings stand in `operators.findings`.
 
-`examine` runs the checks of both sides; `diagnosis` says what a finding is. Each other module has the checks of one
-concept: small async generators that look at an `Installation`.
+`examine` runs the checks of both sides. Each other module has those of one concept: plain generators, which read a
+database or a snapshot of the broker and yield findings.
 """

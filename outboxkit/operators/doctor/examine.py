@@ -1,63 +1,50 @@
 """The examination: every check once, one after the other on each side, each within a bound of time."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from sqlalchemy import Connection
+
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import LOCKED, NO_RIGHT, sqlstate_of
-from outboxkit.operators.doctor import (
-    activity,
-    broker,
-    durability,
-    forgetting,
-    handlers,
-    reach,
-    rights,
-    sessions,
-    storage,
-    waiting,
-)
-from outboxkit.operators.doctor.diagnosis import note, warning
-from outboxkit.operators.doctor.installation import Check, Installation
-from outboxkit.operators.findings import Diagnosis, Severity
+from outboxkit.errors.sqlstates import sqlstate_of
+from outboxkit.operators.doctor import broker, messages, retention, rights, server, sessions
+from outboxkit.operators.doctor.installation import Check, Database, Installation
+from outboxkit.operators.findings import Diagnosis, Severity, finding
 from outboxkit.runtime import urls
+from outboxkit.statements.dialects import is_server
 
 Side = Literal["database", "broker"]
 SIDES: tuple[Side, ...] = ("database", "broker")
 
-DATABASE: tuple[Check, ...] = (
-    Check("pauses", waiting.check_pauses, needs_tables=True),
-    Check("relays", waiting.check_relays, needs_tables=True),
-    Check("locks", activity.check_locks, needs_tables=True, needs_server=True),
-    Check("transactions", activity.check_transactions, needs_server=True),
-    Check("failing types", waiting.check_failing, needs_tables=True),
-    Check("dead letters", waiting.check_dead_letters, needs_tables=True),
-    Check("effects", waiting.check_effects, needs_tables=True),
-    Check("handlers' names", handlers.check_names, needs_tables=True),
-    Check("consumers", handlers.check_consumers, needs_tables=True, needs_server=True),
-    Check("windows", handlers.check_windows, needs_tables=True),
-    Check("retention", forgetting.check_retention, needs_database=False),
-    Check("pruning", forgetting.check_pruning, needs_tables=True),
-    Check("partitions", forgetting.check_partitions, needs_tables=True, needs_server=True),
-    Check("rights", rights.check_rights, needs_tables=True, needs_server=True),
-    Check("version", durability.check_version, needs_server=True),
-    Check("durability", durability.check_durability, needs_server=True),
-    Check("standbys", durability.check_standbys, needs_server=True),
-    Check("isolation", sessions.check_isolation, needs_server=True),
-    Check("pooler", sessions.check_pooler, needs_server=True),
-    Check("clock", sessions.check_clock, needs_server=True),
-    Check("encryption", sessions.check_encryption, needs_server=True),
-    Check("vacuum", storage.check_vacuum, needs_tables=True, needs_server=True),
-    Check("indexes", storage.check_indexes, needs_tables=True, needs_server=True),
-    Check("numbers", storage.check_numbers, needs_tables=True, needs_server=True),
-    Check("slots", activity.check_slots, needs_server=True),
+TABLES = Check("tables", server.check_tables, needs_tables=False, needs_server=False)
+OF_MESSAGES: tuple[Check, ...] = (
+    Check("pauses", messages.check_pauses, needs_server=False),
+    Check("relays", messages.check_relays, needs_server=False),
+    Check("locks", sessions.check_locks),
+    Check("handlers", sessions.check_handlers),
+    Check("transactions", sessions.check_transactions, needs_tables=False),
+    Check("failing types", messages.check_failing, needs_server=False),
+    Check("dead letters", messages.check_dead_letters, needs_server=False),
+    Check("effects", messages.check_effects, needs_server=False),
+    Check("handlers' names", retention.check_names, needs_server=False),
 )
-"""The checks of the database's side, in the order of the report. The first findings explain most of the others."""
-BROKER: tuple[Check, ...] = broker.CHECKS
-"""The checks of the broker's side."""
+"""The checks that explain why messages wait; `outboxkit status` runs them, too. The first explain most others."""
+DATABASE: tuple[Check, ...] = (
+    *OF_MESSAGES,
+    Check("consumers", retention.check_consumers),
+    Check("retention", retention.check_retention, needs_server=False),
+    Check("pruning", retention.check_pruning, needs_server=False),
+    Check("partitions", retention.check_partitions),
+    Check("rights", rights.check_rights),
+    Check("writes", server.check_writes, needs_tables=False),
+    Check("durability", server.check_durability, needs_tables=False),
+    Check("clock", server.check_clock, needs_tables=False),
+    Check("vacuum", server.check_vacuum),
+    Check("slots", sessions.check_slots, needs_tables=False),
+)
+"""The checks of the database's side, in the order of the report."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +56,7 @@ class Examined:
         broker: the broker, likewise.
         findings: the worst ones first.
         passed: checks that found nothing wrong, such as `database: durability`.
-        left_out: checks that were not run, because an earlier finding makes them pointless.
+        left_out: checks that were not run, because an earlier finding makes them pointless, or that do not apply.
         problems: the number of findings that are problems.
         warnings: the number of those that are warnings.
     """
@@ -84,104 +71,96 @@ class Examined:
 
 
 @dataclass
-class _Side:
+class Report:
     """The result of one side, as it grows."""
 
+    side: Side
     findings: list[Diagnosis] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
+    def add(self, check: str, findings: Sequence[Diagnosis]) -> bool:
+        """Add what a check has found; returns whether none of that is a problem."""
+        self.findings += [replace(each, side=self.side, check=check) for each in findings]
+        if all(each.severity is Severity.NOTE for each in findings):
+            self.passed.append(f"{self.side}: {check}")
+        return not any(each.severity is Severity.PROBLEM for each in findings)
+
+    def leave_out(self, check: str) -> None:
+        """Note a check that was not run."""
+        self.left_out.append(f"{self.side}: {check}")
+
 
 async def examine(installation: Installation, sides: Sequence[Side] = SIDES) -> Examined:
     """Run the checks of these sides, both at once. It never fails: what could not be checked is a finding."""
-    runs = {"database": _examine_database, "broker": _examine_broker}
-    results = await asyncio.gather(*(runs[side](installation) for side in sides))
-    order = list(Severity)
-    findings = sorted((each for side in results for each in side.findings), key=lambda each: order.index(each.severity))
+    runs = {"database": examine_database, "broker": _examine_broker}
+    reports = await asyncio.gather(*(runs[side](installation) for side in sides))
+    findings = worst_first(each for report in reports for each in report.findings)
     return Examined(
         database=urls.shown(installation.settings.database_url.get_secret_value()),
         broker=urls.shown(installation.settings.broker_url.get_secret_value()),
-        findings=tuple(findings),
-        passed=tuple(name for side in results for name in side.passed),
-        left_out=tuple(name for side in results for name in side.left_out),
+        findings=findings,
+        passed=tuple(name for report in reports for name in report.passed),
+        left_out=tuple(name for report in reports for name in report.left_out),
         problems=sum(each.severity is Severity.PROBLEM for each in findings),
         warnings=sum(each.severity is Severity.WARNING for each in findings),
     )
 
 
-async def _examine_database(installation: Installation) -> _Side:
-    result, side = _Side(), "database"
-    reached = await _run(Check("connection", reach.check_connection), installation, result, side)
-    tables = reached and await _run(Check("tables", reach.check_tables), installation, result, side)
-    for check in DATABASE:
-        if check.needs_server and not installation.has_server:
-            continue
-        if (check.needs_database and not reached) or (check.needs_tables and not tables):
-            result.left_out.append(f"{side}: {check.name}")
+def worst_first(findings: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:
+    """The findings by severity."""
+    order = list(Severity)
+    return tuple(sorted(findings, key=lambda each: order.index(each.severity)))
+
+
+async def examine_database(installation: Installation, checks: Sequence[Check] = DATABASE) -> Report:
+    """The report of the database's side, with these checks."""
+    report = Report("database")
+    away = await server.why_away(installation)
+    report.add("connection", [] if away is None else [away])
+    has_tables = away is None and await _run(TABLES, installation, report)
+    has_server = installation.engine is not None and is_server(installation.engine.dialect.name)
+    if away is None and has_server and checks is DATABASE:
+        report.add("pooler", await server.check_pooler(installation))
+    for check in checks:
+        if away is not None or (check.needs_tables and not has_tables) or (check.needs_server and not has_server):
+            report.leave_out(check.name)
         else:
-            await _run(check, installation, result, side)
-    if reached and not installation.has_server:
-        result.findings.append(replace(_of_a_file(), side=side, check="connection"))
-    return result
+            await _run(check, installation, report)
+    return report
 
 
-def _of_a_file() -> Diagnosis:
-    names = ", ".join(check.name for check in DATABASE if check.needs_server)
-    return note(
-        "file-database",
-        f"The database is an SQLite file. These checks are about a server, and do not apply: {names}.",
-        why="SQLite is for a demo, for tests and for one process that writes. PostgreSQL carries the promises.",
-    )
-
-
-async def _examine_broker(installation: Installation) -> _Side:
-    result = _Side()
-    for check in BROKER:
-        if check.applies(installation):
-            await _run(check, installation, result, "broker")
-        else:
-            result.left_out.append(f"broker: {check.name}")
-    return result
-
-
-async def _run(check: Check, installation: Installation, result: _Side, side: str) -> bool:
+async def _run(check: Check, installation: Installation, report: Report) -> bool:
     """Run one check within its time, and add what it finds; returns whether it was done and found no problem."""
-    findings, is_done = list[Diagnosis](), False
-    limit = installation.thresholds.check_seconds
+    findings, is_done, limit = list[Diagnosis](), False, installation.limits.check_seconds
+
+    def find(connection: Connection) -> None:
+        findings.extend(check.find(Database(connection, installation)))
+
     try:
-        async with asyncio.timeout(limit), aclosing(check.find(installation)) as each:
-            async for finding in each:
-                findings.append(finding)
+        async with asyncio.timeout(limit), installation.opened() as connection:
+            await connection.run_sync(find)
         is_done = True
     except TimeoutError:
-        findings.append(
-            _unchecked(check, f"it had not ended after {limit:g} s", "The server is busy, or silent: look at it.")
-        )
+        findings.append(finding("not-checked", check=check.name, reason=f"it had not ended after {limit:g} s"))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
         is_done = sqlstate_of(error) is not None  # the server has answered
-        findings.append(_unchecked(check, first_line(error), _cure(error)))
-    result.findings += [replace(finding, side=side, check=check.name) for finding in findings]
-    if all(finding.severity is Severity.NOTE for finding in findings):
-        result.passed.append(f"{side}: {check.name}")
-    return is_done and not any(finding.severity is Severity.PROBLEM for finding in findings)
+        findings.append(finding("not-checked", check=check.name, reason=first_line(error)))
+    return report.add(check.name, findings) and is_done
 
 
-def _cure(error: BaseException) -> str:
-    state = sqlstate_of(error)
-    if state == NO_RIGHT:
-        return (
-            "Run doctor as a role that may read outboxkit's tables, such as the operator's of "
-            "docs/how-to/grant-least-privileges.md."
-        )
-    if state in LOCKED:
-        return "Another session has locked the table. The finding `table-locked` names it after ten seconds: end that."
-    return "Mend what the other findings name, and run doctor again."
-
-
-def _unchecked(check: Check, reason: str, cure: str) -> Diagnosis:
-    return warning(
-        "not-checked",
-        f"The check of {check.name} could not be done: {reason}.",
-        why="Nobody knows whether this part of the installation is safe.",
-        cure=cure,
-    )
+async def _examine_broker(installation: Installation) -> Report:
+    report = Report("broker")
+    limit = installation.limits.check_seconds
+    try:
+        async with asyncio.timeout(2 * limit):
+            snapshot = await broker.read_snapshot(installation)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        report.add("connection", [finding("not-checked", check="connection", reason=first_line(error))])
+        snapshot = None
+    for check in broker.CHECKS:
+        if snapshot is None or not check.applies(snapshot):
+            report.leave_out(check.name)
+        else:
+            report.add(check.name, list(check.find(snapshot)))
+    return report

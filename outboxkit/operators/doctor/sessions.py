@@ -1,123 +1,119 @@
-"""Sessions: whether they keep their state, what they set by default, and whether the clocks agree."""
+"""Sessions, slots and prepared transactions that hold back vacuum or lock the tables, and handlers that hang."""
 
-from collections.abc import AsyncGenerator
-from datetime import timedelta
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Row
 
 from outboxkit import statements
-from outboxkit.database import pooler
-from outboxkit.errors.wording import printable_name, span
-from outboxkit.operators.doctor.diagnosis import note, problem, warning
-from outboxkit.operators.doctor.durability import scope_of
-from outboxkit.operators.doctor.installation import Installation
-from outboxkit.operators.findings import Diagnosis
-from outboxkit.runtime.window import CLOCK_SKEW
-from outboxkit.schema import partitions
-
-_LOCAL = ("127.", "::1")
+from outboxkit.database.session_names import is_of_consumer
+from outboxkit.errors.wording import many, number, printable_name, span
+from outboxkit.operators.blockers import blocker_of, read_blockers
+from outboxkit.operators.doctor.installation import Database
+from outboxkit.operators.findings import Diagnosis, finding, quoted
+from outboxkit.operators.hanging import HangingRun, by_consumer
+from outboxkit.statements import activity
 
 
-async def check_pooler(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Whether a session keeps its state: behind a pooler in transaction mode it does not."""
-    if installation.engine is not None and not await pooler.keeps_sessions(installation.engine):
-        yield problem(
-            "pooler-transaction-mode",
-            pooler.FOUND,
-            why="Settings of a relay's session reach other clients, and notifications reach nobody. The lock by which "
-            "one pruner works at a time is lost or stays. Workers refuse to start.",
-            cure=pooler.CURE,
-            commands=(pooler.COMMAND,),
+def check_locks(database: Database) -> Iterator[Diagnosis]:
+    """Sessions whose locks keep others from writing a table, or for which outboxkit's sessions wait."""
+    for blocker in read_blockers(database.connection, database.now, patience=database.limits.lock):
+        yield finding(
+            "sessions-blocked",
+            blocker=blocker,
+            step=f"{blocker.step[0].upper()}{blocker.step[1:]}",
+            end=blocker.command,
+            role=quoted(blocker.role) if blocker.is_idle else None,
+        )
+    for row in database.rows(statements.doctor.table_locks()):
+        if row.since is None or database.now - row.since < database.limits.lock:
+            continue
+        yield finding(
+            "table-locked",
+            pid=row.pid,
+            name=printable_name(row.application_name),
+            state=row.state or "hidden",
+            table=printable_name(row.name),
+            mode=row.mode,
+            age=span((database.now - row.since).total_seconds()),
+            waiting=number(row.waiting),
         )
 
 
-async def check_clock(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """The difference between this machine's clock and the database's."""
-    async with installation.database() as connection:
-        before = installation.clock()
-        there = await partitions.clock(connection)
-        after = installation.clock()
-    skew = there - (before + (after - before) / 2)
-    apart = abs(skew) - (after - before) / 2
-    if apart < installation.thresholds.skew:
+def check_handlers(database: Database) -> Iterator[Diagnosis]:
+    """Handlers of consumers that do not end, unless they wait for another session's lock."""
+    limits, now = database.limits, database.now
+    sessions = [(each.pid, each.name, each.open_since) for each in database.rows(activity.sessions())]
+    open_ = [each for each in sessions if is_of_consumer(each[1]) and each[2] and now - each[2] >= limits.handler]
+    if not open_:
         return
-    direction = "ahead of" if skew > timedelta(0) else "behind"
-    what = f"The database's clock is {span(abs(skew).total_seconds())} {direction} this machine's."
-    why = (
-        "Ids of messages carry the time of the machine that made them. If it is wrong, messages are stale too early, "
-        "or their inbox rows are kept for too long."
+    blockers = read_blockers(database.connection, now, patience=limits.lock)
+    runs = [HangingRun.of(*each, now) for each in open_]
+    for run, others in by_consumer(each for each in runs if blocker_of(blockers, each.pid) is None):
+        longest = max(each.seconds or 0.0 for each in (run, *others))
+        yield finding(
+            "handler-hangs",
+            worse=longest >= limits.handler_long.total_seconds(),
+            run=run,
+            pid=run.pid,
+            more=f" {many(len(others), 'more session')} of that consumer too." if others else "",
+            pids=(run.pid, *(each.pid for each in others)),
+        )
+
+
+def check_transactions(database: Database) -> Iterator[Diagnosis]:
+    """Each holder of an old transaction id that vacuum must spare."""
+    holders = database.rows(activity.oldest_transactions())
+    for holder in holders:
+        if _is_old(holder, database) and not (holder.kind == "session" and is_of_consumer(holder.name)):
+            yield _of_holder(holder, database)
+    hidden = [each for each in holders if each.kind == "session" and each.since is None]
+    if hidden or any(session.since is None for session in database.rows(activity.sessions())):
+        (facts,) = database.rows(statements.server.facts())
+        yield finding("sessions-hidden", role=printable_name(facts.role), quoted_role=quoted(facts.role))
+
+
+def _is_old(holder: Row[Any], database: Database) -> bool:
+    if holder.since is None:
+        return int(holder.behind) >= database.limits.behind
+    return bool(database.now - holder.since >= database.limits.transaction)
+
+
+def _of_holder(holder: Row[Any], database: Database) -> Diagnosis:
+    seconds = None if holder.since is None else (database.now - holder.since).total_seconds()
+    is_long = seconds is not None and seconds >= database.limits.transaction_long.total_seconds()
+    age = (
+        f"{number(holder.behind)} transactions ago"
+        if seconds is None
+        else f"for {span(seconds)}, since {holder.since:%Y-%m-%d %H:%M:%S} UTC"
     )
-    cure = "Have NTP keep both clocks, such as with chrony. This tells whether a machine's clock is kept:"
-    commands = ("timedatectl show --property=NTPSynchronized",)
-    if apart >= CLOCK_SKEW:
-        allowed = f"{why} {span(CLOCK_SKEW.total_seconds())} are allowed."
-        yield problem("clock-skew", what, why=allowed, cure=cure, commands=commands)
-    else:
-        yield warning("clock-skew", what, why=why, cure=cure, commands=commands)
-
-
-async def check_encryption(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Whether the connection is encrypted, if it leaves this machine."""
-    async with installation.database() as connection:
-        facts = (await connection.execute(statements.server.facts())).one()
-    if not facts.is_encrypted and is_remote(facts.client):
-        yield warning(
-            "database-unencrypted",
-            f"The connection to the database comes from {printable_name(facts.client)} and is not encrypted.",
-            why="Machines between the two can read and change messages, and may catch the password.",
-            cure="Turn on TLS at the server, and ask for it in the URL:",
-            commands=("?sslmode=verify-full&sslrootcert=/etc/ssl/certs/ca-certificates.crt",),
+    name, role = printable_name(holder.name), printable_name(holder.role)
+    if holder.kind == "session":
+        query = f", its last query at {holder.query_start:%H:%M:%S} UTC," if holder.query_start is not None else ""
+        return finding(
+            "transaction-open",
+            worse=is_long,
+            pid=holder.pid,
+            role=role,
+            quoted_role=quoted(holder.role),
+            name=name,
+            origin=f" from {holder.address}" if holder.address else "",
+            state=f"{holder.state or 'in a state that is hidden from this role'}{query}",
+            age=age,
         )
+    holds = {
+        "standby": f"A query on the standby {name}",
+        "slot": f"The replication slot {name}",
+        "prepared": f"The prepared transaction {name} of role {role}",
+    }
+    fact = {"standby": "standby", "slot": "slot", "prepared": "gid"}[holder.kind]
+    value = name if holder.kind == "standby" else "'" + name.replace("'", "''") + "'"
+    return finding("vacuum-held-back", worse=is_long, holder=holds[holder.kind], age=age, **{fact: value})
 
 
-def is_remote(client: str | None) -> bool:
-    """Whether a client's address, as the server sees it, is on another machine. A socket has none."""
-    return client is not None and not client.startswith(_LOCAL)
-
-
-async def check_isolation(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Session settings that change how outboxkit's statements work: isolation, triggers, time zone, preparing."""
-    async with installation.database() as connection:
-        rows = {row.name: row for row in await connection.execute(statements.server.settings())}
-        overrides = (await connection.execute(statements.server.overrides())).all()
-    isolation = rows["default_transaction_isolation"].setting
-    if isolation != "read committed":
-        of_server = ("ALTER SYSTEM RESET default_transaction_isolation;", "SELECT pg_reload_conf();")
-        yield _of_isolation("this session", isolation, "Find what sets it. For the server, this undoes it:", of_server)
-    for row in overrides:
-        name, _, value = row.pair.partition("=")
-        whose, reset = scope_of(row.role, row.database)
-        if name == "default_transaction_isolation" and value != "read committed":
-            yield _of_isolation(whose, value, "Take the setting back:", (f"{reset} RESET {name};",))
-        if name == "session_replication_role" and value == "replica":
-            yield warning(
-                "triggers-off",
-                f"session_replication_role is replica for {whose}.",
-                why="Its inserts do not fire the trigger that wakes relays. Messages wait for the next poll.",
-                cure="Take the setting back:",
-                commands=(f"{reset} RESET {name};",),
-            )
-    if rows["max_prepared_transactions"].setting != "0":
-        yield note(
-            "relays-poll",
-            f"max_prepared_transactions is {rows['max_prepared_transactions'].setting}, so relays poll and are not "
-            "woken: a transaction that has notified cannot be prepared.",
-            cure="If nothing uses two-phase commit, set it to 0 and restart the server:",
-            commands=("ALTER SYSTEM SET max_prepared_transactions = 0;",),
-        )
-    zone = str(rows["TimeZone"].reset_val)
-    if zone not in ("UTC", "Etc/UTC", "GMT"):
-        yield note(
-            "time-zone",
-            f"The time zone of new sessions is {printable_name(zone)}. outboxkit's own sessions use UTC, and stored "
-            "times carry their zone, so that nothing has to be done.",
-        )
-
-
-def _of_isolation(whose: str, value: str, cure: str, commands: tuple[str, ...]) -> Diagnosis:
-    return warning(
-        "isolation",
-        f"default_transaction_isolation is {value} for {printable_name(whose)}.",
-        why="Relays and consumers that work side by side get serialization failures, and do the same work again and "
-        "again.",
-        cure=cure,
-        commands=commands,
-    )
+def check_slots(database: Database) -> Iterator[Diagnosis]:
+    """Replication slots that nobody reads from, and that keep much."""
+    for row in database.rows(statements.doctor.slots()):
+        if int(row.bytes or 0) >= database.limits.wal_bytes:
+            size = f"{number(int(row.bytes or 0) >> 20)} MB"
+            yield finding("slot-unused", slot=printable_name(row.name), size=size)

@@ -17,11 +17,10 @@ from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.rights import VERBS
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.operators.doctor.broker.access import rights_to_work
-from outboxkit.operators.doctor.broker.subject import BrokerSubject, ExpectedQueue
+from outboxkit.operators.doctor.broker.expected import ExpectedBroker, ExpectedQueue
 from outboxkit.operators.doctor.examine import examine
-from outboxkit.operators.doctor.installation import Installation, Thresholds
-from outboxkit.operators.findings import Diagnosis
-from outboxkit.runtime.outage import Clock, utc_now
+from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis, Limits
 from outboxkit.runtime.settings import Settings, load
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.plain_client import PlainClient
@@ -122,11 +121,10 @@ async def examined(
     *,
     engine: AsyncEngine | None = None,
     seconds: float = 60,
-    clock: Clock = utc_now,
 ) -> tuple[dict[str, Diagnosis], list[str]]:
     """The findings on the broker by their code, and the checks that were left out. A slow machine has time."""
-    thresholds = Thresholds(check_seconds=seconds)
-    report = await examine(Installation(settings, engine, tuple(handlers), thresholds, clock), ["broker"])
+    limits = Limits(check_seconds=seconds)
+    report = await examine(Installation(settings, engine, tuple(handlers), limits), ["broker"])
     return {each.code: each for each in report.findings}, [name.removeprefix("broker: ") for name in report.left_out]
 
 
@@ -157,14 +155,14 @@ def words(findings: Mapping[str, Diagnosis]) -> str:
 
 def patterns(client: PlainClient, **changes: str) -> dict[str, str]:
     """The least rights of a user that runs a relay and the consumer."""
-    subject = BrokerSubject(
+    expected = ExpectedBroker(
         urls=(client.url,),
         exchange=client.exchange,
         vhost="/",
         queues=(ExpectedQueue(name=client.queue),),
         delays=DELAYS,
     )
-    needed = rights_to_work(subject)
+    needed = rights_to_work(expected)
     return {verb: f"^({'|'.join(getattr(needed, verb))})$" for verb in VERBS} | changes
 
 

@@ -74,3 +74,10 @@ def test_retention_is_missed_when_the_window_is_over_and_rows_stay():
     window = timedelta(days=14)
     day = timedelta(days=1)
     assert seconds(ALERTS["OutboxkitRetentionNotRun"]) == {(window + day + LIMITS.forgotten).total_seconds()}
+
+
+def test_the_reference_has_every_code_with_its_severities():
+    page = (ROOT / "docs/reference/findings.md").read_text()
+    documented = dict(re.findall(r"^\| `([\w-]+)` \| ([\w; ]+) \|", page, re.MULTILINE))
+    kinds = FINDINGS.items()
+    assert documented == {code: "; ".join(filter(None, (kind.severity, kind.worse))) for code, kind in kinds}

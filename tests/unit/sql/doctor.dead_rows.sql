@@ -10,7 +10,6 @@ WITH ours AS (SELECT root AS oid
         inhparent = root) SELECT CAST(relid AS regclass)::text AS name, n_dead_tup AS dead,
         n_live_tup AS live, greatest(last_vacuum, last_autovacuum) AS last_vacuum,
         coalesce('autovacuum_enabled=false' = ANY (reloptions) OR 'autovacuum_enabled=off' = ANY
-        (reloptions), false) AS is_left_alone, relpersistence = 'u' AS is_unlogged,
-        greatest(age(relfrozenxid), 0) AS age
+        (reloptions), false) AS is_left_alone, relpersistence = 'u' AS is_unlogged
 FROM ours JOIN pg_stat_user_tables ON relid = ours.oid JOIN pg_class ON pg_class.oid = relid
 ORDER BY n_dead_tup DESC, relid;

@@ -1,72 +1,107 @@
-"""Checks of the broker: pure functions, which judge one look at it over AMQP and through its management API.
+"""Checks of the broker: pure functions, which judge one snapshot of it over AMQP and through its management API.
 
-`look` reads, in seconds and without changing anything. `access`, `queues`, `routes`, `limits` and `server` judge.
+`expected` says what should be there, `snapshot` reads what is. `access`, `queues`, `routes` and `limits` judge.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.consumer.membership import read_agreement
 from outboxkit.errors.failures import printable
+from outboxkit.errors.wording import COUNTED
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.doctor.broker import access, limits, queues, routes, server
-from outboxkit.operators.doctor.broker.look import Look, look_at
-from outboxkit.operators.doctor.broker.subject import BrokerSubject, TableFacts, expected_queues, with_facts
-from outboxkit.operators.doctor.diagnosis import note
-from outboxkit.operators.doctor.installation import Check, Installation
+from outboxkit.operators.doctor.broker import access, limits, queues, routes
+from outboxkit.operators.doctor.broker.expected import ExpectedBroker, TableFacts, expected_queues, with_facts
+from outboxkit.operators.doctor.broker.snapshot import Snapshot, take_snapshot
+from outboxkit.operators.doctor.installation import Database, Installation
 from outboxkit.operators.findings import Diagnosis
-from outboxkit.runtime import process
 from outboxkit.runtime.pauses import CONSUMER, read_pauses
 from outboxkit.runtime.sources import Shards
-from outboxkit.schema import partitions
-from outboxkit.statements import activity, shards
-from outboxkit.statements import doctor as statements
+from outboxkit.statements import activity, doctor, shards
 
-COUNTED = 10_000
-"""Rows of the outbox, and dead letters, that are looked at."""
-TOO_LARGE = "larger than configured max size"
-"""RabbitMQ's words about a message that is too large for it."""
 LONGEST = 4_000
 """The longest line of a finding."""
 SHARE = 0.4
-"""The share of a check's time that each part of the look may take: to connect, and then to ask."""
-_TABLES, _LOOK = "tables about the broker", "look at the broker"
+"""The share of a check's time that each part of the snapshot may take: to connect, and then to ask."""
 
 
-async def check_messages(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Read what the tables tell about the broker, for the checks that follow, and judge what it has refused.
+@dataclass(frozen=True)
+class BrokerCheck:
+    """A check of the broker.
+
+    Attributes:
+        name: what it is about.
+        judge: yields what it finds in the snapshot.
+        needs_amqp: whether it is left out if no node let the user in.
+        needs_api: whether it is left out if the management API cannot be read.
+    """
+
+    name: str
+    judge: Callable[[Snapshot], Iterator[Diagnosis]]
+    needs_amqp: bool = False
+    needs_api: bool = False
+
+    def applies(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot has what it needs."""
+        return (snapshot.is_open or not self.needs_amqp) and (snapshot.reports is not None or not self.needs_api)
+
+    def find(self, snapshot: Snapshot) -> Iterator[Diagnosis]:
+        """The findings, printable: names in the broker are others' texts."""
+        for each in self.judge(snapshot):
+            what, commands = printable(each.what, LONGEST), tuple(printable(line, LONGEST) for line in each.commands)
+            yield replace(each, what=what, commands=commands)
+
+
+CHECKS = (
+    BrokerCheck("connection", access.of_connection),
+    BrokerCheck("rights", access.of_rights, needs_amqp=True),
+    BrokerCheck("alarms", access.of_alarms, needs_api=True),
+    BrokerCheck("exchange", queues.of_exchange, needs_amqp=True),
+    BrokerCheck("queues", queues.of_queues, needs_amqp=True),
+    BrokerCheck("routes", routes.of_routes, needs_api=True),
+    BrokerCheck("limits", limits.of_limits, needs_api=True),
+    BrokerCheck("consumers", queues.of_consumers, needs_amqp=True),
+    BrokerCheck("management", access.of_management),
+)
+"""The checks in the order of the report."""
+
+
+async def read_snapshot(installation: Installation) -> Snapshot | None:
+    """The snapshot of the broker; None if it is not RabbitMQ.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: the database is away, or has no tables.
+        ConfigurationError: the handlers do not fit the queues of the settings.
     """
-    if installation.engine is None or not _is_rabbitmq(installation):
-        return
-    async with installation.database() as opened:
-        now = await partitions.clock(opened)
-        facts = await opened.run_sync(_read, now - activity.SEEN)
-    installation.memory[_TABLES] = facts
-    for each in server.of_sizes(facts):
-        yield each
+    if not installation.settings.broker_url.get_secret_value().startswith("amqp"):
+        return None
+    return await take_snapshot(with_facts(expected_broker(installation), await _facts(installation)))
 
 
-def _read(opened: Connection, seen_since: datetime) -> TableFacts:
-    limit = {"limit": COUNTED}
-    routes = opened.execute(statements.oldest_by_route(), limit | {"destination": DEFAULT_DESTINATION}).all()
-    error = opened.execute(statements.newest_error(), limit | {"text": TOO_LARGE}).scalar_one_or_none()
+async def _facts(installation: Installation) -> TableFacts:
+    """The facts about the broker in the tables; nothing if they cannot be read: the database's side says why."""
+    if installation.engine is None:
+        return TableFacts()
+    try:
+        async with installation.engine.connect() as opened:
+            return await opened.run_sync(lambda connection: _read(Database(connection, installation)))
+    except (SQLAlchemyError, OSError):
+        return TableFacts()
+
+
+def _read(database: Database) -> TableFacts:
+    routes = database.rows(doctor.oldest_by_route(), limit=COUNTED, destination=DEFAULT_DESTINATION)
     types: dict[str, set[str]] = {}
-    for queue, names in opened.execute(statements.seen_queues(), {"seen_since": seen_since}):
+    for queue, names in database.rows(doctor.seen_queues(), seen_since=database.now - activity.SEEN):
         types.setdefault(queue, set()).update(_names(names))
     return TableFacts(
         routes={row.key: row.rows for row in routes},
         types={queue: tuple(sorted(names)) for queue, names in types.items()},
-        refused_size=error or "",
-        sharding={row.queue: read_agreement(row) for row in opened.execute(shards.of_all_shards())},
-        paused=frozenset(pause.name for pause in read_pauses(opened) if pause.process == CONSUMER),
+        sharding={row.queue: read_agreement(row) for row in database.rows(shards.of_all_shards())},
+        paused=frozenset(pause.name for pause in read_pauses(database.connection) if pause.process == CONSUMER),
     )
 
 
@@ -78,35 +113,17 @@ def _names(text: str | None) -> list[str]:
         return []
 
 
-def _is_rabbitmq(installation: Installation) -> bool:
-    return installation.settings.broker_url.get_secret_value().startswith("amqp")
-
-
-async def check_nodes(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Look at the broker, for all checks, and judge whether it lets this user in.
+def expected_broker(installation: Installation) -> ExpectedBroker:
+    """The broker as these settings and handlers expect it.
 
     Raises:
-        ConfigurationError: the handlers do not fit the queues of the settings.
+        ConfigurationError: the handlers do not fit the queues.
     """
-    if not _is_rabbitmq(installation):
-        url = installation.settings.broker_url.get_secret_value()
-        kind = "an HTTP destination" if process.is_http(url) else "memory://, a broker inside one process"
-        yield note("broker-of-another-kind", f"OUTBOXKIT_BROKER_URL is {kind}. These checks are for RabbitMQ.")
-        return
-    facts = installation.memory.get(_TABLES)
-    facts = facts if isinstance(facts, TableFacts) else TableFacts()
-    look = await look_at(with_facts(_subject(installation), facts), clock=installation.clock)
-    look = installation.memory[_LOOK] = replace(look, skew=installation.thresholds.skew)
-    for each in access.of_connection(look):
-        yield each
-
-
-def _subject(installation: Installation) -> BrokerSubject:
     settings = installation.settings
     url, management = settings.broker_url.get_secret_value(), settings.management_url
     names = [queue.name for queue in settings.queue or ()]
     count = settings.shards or 1
-    return BrokerSubject(
+    return ExpectedBroker(
         urls=tuple(dict.fromkeys(map(str.strip, url.split(",")))),
         exchange=settings.exchange,
         vhost=connection.vhost(url),
@@ -116,47 +133,5 @@ def _subject(installation: Installation) -> BrokerSubject:
         delays=settings.retry_delays,
         shards={names[0]: Shards(names[0], count)} if len(names) == 1 and count > 1 else {},
         management=None if management is None else management.get_secret_value(),
-        timeout=installation.thresholds.check_seconds * SHARE,
+        timeout=installation.limits.check_seconds * SHARE,
     )
-
-
-def _check(
-    name: str, judge: Callable[[Look], Iterator[Diagnosis]], *, needs_amqp: bool = False, needs_api: bool = False
-) -> Check:
-    """The check that judges the look, left out if nothing was seen that way."""
-
-    def applies(installation: Installation) -> bool:
-        look = installation.memory.get(_LOOK)
-        return isinstance(look, Look) and not (
-            (needs_amqp and not look.is_open) or (needs_api and look.reports is None)
-        )
-
-    async def find(installation: Installation) -> AsyncGenerator[Diagnosis]:
-        look = installation.memory[_LOOK]
-        assert isinstance(look, Look)  # noqa: S101 - it applies
-        for each in judge(look):  # names in the broker are others' texts
-            what, commands = printable(each.what, LONGEST), tuple(printable(line, LONGEST) for line in each.commands)
-            yield replace(each, what=what, commands=commands)
-
-    return Check(name, find, applies=applies)
-
-
-CHECKS = (
-    Check("messages", check_messages),
-    Check("connection", check_nodes),
-    _check("encryption", access.of_encryption),
-    _check("account", access.of_account),
-    _check("rights", access.of_rights, needs_amqp=True),
-    _check("alarms", server.of_alarms, needs_api=True),
-    _check("nodes", server.of_nodes, needs_api=True),
-    _check("files", server.of_files, needs_api=True),
-    _check("clock", server.of_clock, needs_api=True),
-    _check("exchange", queues.of_exchange, needs_amqp=True),
-    _check("queues", queues.of_queues, needs_amqp=True),
-    _check("routes", routes.of_routes, needs_api=True),
-    _check("limits", limits.of_limits, needs_api=True),
-    _check("timeouts", limits.of_timeouts),
-    _check("consumers", queues.of_consumers, needs_amqp=True),
-    _check("management", server.of_management),
-)
-"""The checks in the order of the report. The first two look, at tables and broker, for all of them."""

@@ -5,11 +5,8 @@ import base64
 import http.client
 import socket
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -33,13 +30,10 @@ class ApiAnswer:
     Attributes:
         status: the HTTP status.
         content: the decoded JSON; None if there is none.
-        ahead: the seconds by which the server's clock is ahead of this one; None if it did not tell its time. It tells
-            whole seconds.
     """
 
     status: int
     content: Any
-    ahead: float | None
 
 
 class Management:
@@ -51,7 +45,6 @@ class Management:
         timeout: seconds for each answer.
         verify: whether the certificate of an `https://` URL is verified.
         cafile: the certificates to trust; None means those of the system.
-        clock: the present time.
 
     Attributes:
         address: the URL without user and password.
@@ -68,12 +61,11 @@ class Management:
         timeout: float,
         verify: bool = True,
         cafile: str | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         parts = urlsplit(url)
         self.host, self.is_plain, self.address = parts.hostname or "", parts.scheme == "http", urls.shown(url)
         self._port = parts.port or (PORT if self.is_plain else TLS_PORT)
-        self._prefix, self._timeout, self._clock = parts.path.rstrip("/"), timeout, clock
+        self._prefix, self._timeout = parts.path.rstrip("/"), timeout
         name, password = user if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
         self.user = name
         self._secret = base64.b64encode(f"{name}:{password}".encode()).decode()
@@ -112,11 +104,9 @@ class Management:
     def _exchange(self, connection: http.client.HTTPConnection, target: str) -> ApiAnswer:
         """Send the request and read the answer. It follows no redirect: the password is for this host."""
         try:
-            sent = self._clock()
             headers = {"Authorization": f"Basic {self._secret}", "Accept": "application/json"}
             connection.request("GET", target, headers=headers)
             response = connection.getresponse()
-            received, date = self._clock(), response.headers.get("Date")
             body = response.read(LARGEST + 1)
         finally:
             connection.close()
@@ -124,7 +114,7 @@ class Management:
             raise ValueError(f"the answer is larger than {LARGEST} bytes")
         if response.length:
             raise ValueError("the answer was cut off")
-        return ApiAnswer(response.status, _decoded(body), _ahead(date, sent, received))
+        return ApiAnswer(response.status, _decoded(body))
 
 
 def _decoded(body: bytes) -> Any:
@@ -132,20 +122,6 @@ def _decoded(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
         return None
-
-
-def _ahead(date: str | None, sent: datetime, received: datetime) -> float | None:
-    """The seconds by which the server's clock is surely ahead, or behind if negative; 0 if they may be equal.
-
-    Its time is in whole seconds, and was told between the request and the answer.
-    """
-    try:
-        moment = parsedate_to_datetime(date or "").timestamp()
-    except ValueError:
-        return None
-    if moment > received.timestamp():
-        return moment - received.timestamp()
-    return min(moment + 1 - sent.timestamp(), 0.0)
 
 
 def _retrieve(task: "asyncio.Task[ApiAnswer]") -> None:

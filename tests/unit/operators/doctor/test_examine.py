@@ -1,18 +1,23 @@
 """The examination: what it runs, what it leaves out, and that it never fails."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.operators.doctor import examine as module
-from outboxkit.operators.doctor.examine import Examined, examine
-from outboxkit.operators.doctor.installation import Check, Installation, Thresholds
-from outboxkit.operators.findings import Diagnosis, Severity
+from outboxkit.operators.doctor.broker import CHECKS
+from outboxkit.operators.doctor.examine import Report, examine, examine_database, worst_first
+from outboxkit.operators.doctor.installation import Check, Database, Installation
+from outboxkit.operators.findings import Diagnosis, Limits, finding
 from outboxkit.runtime import process
-from tests.unit.operators.doctor.checks import half, nothing, one_of_each, settings
+from outboxkit.runtime.settings import Settings, load
+
+
+def settings(url: str) -> Settings:
+    return load({"database_url": url, "broker_url": "amqp://guest:hunter2@localhost:1/"})
 
 
 @pytest.fixture
@@ -25,59 +30,81 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
-def run(installation: Installation, *checks: Check, monkeypatch: pytest.MonkeyPatch) -> Examined:
-    monkeypatch.setattr(module, "BROKER", checks)
-    return asyncio.run(examine(installation, ["broker"]))
+def one_of_each(_: Database) -> Iterator[Diagnosis]:
+    yield finding("standby-asynchronous", standbys=("b", "c"))
+    yield finding("effect-unknown", calls="1 call")
+    yield finding("queue-stalled", queue="q", held="1", waiting="2 wait")
+    yield finding("slot-unused", slot="s", size="2 MB")
 
 
-def test_the_worst_comes_first(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = run(installation, Check("all", one_of_each), Check("fine", nothing), monkeypatch=monkeypatch)
-    assert [finding.severity for finding in report.findings] == list(Severity)
-    assert {(finding.side, finding.check) for finding in report.findings} == {("broker", "all")}
-    assert (report.problems, report.warnings, report.passed) == (1, 1, ("broker: fine",))
+def nothing(_: Database) -> Iterator[Diagnosis]:
+    yield from ()
 
 
-def test_a_check_that_fails_is_a_finding(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = run(installation, Check("half", half), Check("fine", nothing), monkeypatch=monkeypatch)
-    assert [finding.code for finding in report.findings] == ["first", "not-checked"]
+def half(_: Database) -> Iterator[Diagnosis]:
+    yield finding("effect-unknown", calls="1 call")
+    raise ZeroDivisionError("a fault of the check itself")
+
+
+def run(installation: Installation, *finds: object) -> Report:
+    checks = [Check(find.__name__, find, needs_server=False) for find in finds]  # type: ignore[arg-type, attr-defined]
+    return asyncio.run(examine_database(installation, checks))
+
+
+def test_the_worst_comes_first(installation: Installation) -> None:
+    report = run(installation, one_of_each, nothing)
+    assert [each.severity for each in worst_first(report.findings)] == ["problem", "warning", "warning", "note"]
+    assert {(each.side, each.check) for each in report.findings} == {("database", "one_of_each")}
+    assert report.passed == ["database: connection", "database: tables", "database: nothing"]
+
+
+def test_a_check_that_fails_is_a_finding(installation: Installation) -> None:
+    report = run(installation, half, nothing)
+    assert [each.code for each in report.findings] == ["effect-unknown", "not-checked"]
     assert "ZeroDivisionError: a fault of the check itself" in report.findings[1].what
-    assert report.passed == ("broker: fine",)
+    assert "database: nothing" in report.passed
 
 
 def test_a_check_that_does_not_end_is_a_finding(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def for_ever(_: Installation) -> AsyncGenerator[Diagnosis]:
-        await asyncio.Event().wait()
-        yield None  # type: ignore[misc]
+    def endless(database: Database) -> Iterator[Diagnosis]:
+        while True:
+            database.rows(module.messages.doctor.oldest_dead())
+            yield from ()
 
-    brief = replace(installation, thresholds=Thresholds(check_seconds=0.01))
-    report = run(brief, Check("slow", for_ever), Check("fine", nothing), monkeypatch=monkeypatch)
-    (finding,) = report.findings
-    assert (finding.code, finding.check, report.passed) == ("not-checked", "slow", ("broker: fine",))
-    assert "had not ended after 0.01 s" in finding.what
+    brief = replace(installation, limits=Limits(check_seconds=0.2))
+    report = run(brief, endless, nothing)
+    (found,) = report.findings
+    assert (found.code, found.check) == ("not-checked", "endless")
+    assert "had not ended after 0.2 s" in found.what
+    assert "database: nothing" in report.passed
 
 
 def test_names_of_checks_are_unique() -> None:
-    for checks in (module.DATABASE, module.BROKER):
+    for checks in (module.DATABASE, CHECKS):
         names = [check.name for check in checks]
         assert len(set(names)) == len(names)
 
 
 async def test_a_file_is_told_what_does_not_apply(installation: Installation) -> None:
     report = await examine(installation, ["database"])
-    (finding,) = report.findings
-    assert (finding.code, finding.severity) == ("file-database", Severity.NOTE)
-    assert "rights, version, durability" in finding.what
-    assert report.left_out == ()
+    assert report.findings == ()
+    assert {"database: rights", "database: durability"} <= set(report.left_out)
     assert "database: relays" in report.passed
 
 
 async def test_without_a_database_nothing_else_is_asked(tmp_path: object) -> None:
     url = f"sqlite:///{tmp_path}/none.db"
     report = await examine(Installation(settings(url), process.engine(url, name="test")), ["database"])
-    assert [finding.code for finding in report.findings] == ["database-missing"]
+    assert [each.code for each in report.findings] == ["tables-missing"]
     assert "database: relays" in report.left_out
-    assert report.passed == ("database: retention",)
+    assert report.passed == ()
+
+
+async def test_another_broker_than_rabbitmq_is_not_examined(installation: Installation) -> None:
+    own = replace(installation, settings=load({"database_url": "sqlite:///a.db", "broker_url": "memory://"}))
+    report = await examine(own, ["broker"])
+    assert (report.findings, report.passed, len(report.left_out)) == ((), (), len(CHECKS))
 
 
 async def test_nothing_secret_is_shown(installation: Installation) -> None:
-    assert "hunter2" not in repr(await examine(installation, ["database"]))
+    assert "hunter2" not in repr(await examine(installation))

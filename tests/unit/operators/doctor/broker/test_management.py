@@ -36,7 +36,7 @@ async def answering(*parts: bytes, timeout: float = 30) -> AsyncIterator[tuple[M
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     url = f"http://monitor:hunter2@{host}:{port}/prefix/"
-    yield Management(url, ("other", "x"), timeout=timeout, clock=lambda: NOON), requests
+    yield Management(url, ("other", "x"), timeout=timeout), requests
     ended.set()
     server.close()
     await server.wait_closed()
@@ -45,7 +45,7 @@ async def answering(*parts: bytes, timeout: float = 30) -> AsyncIterator[tuple[M
 async def test_what_it_asks_for():
     async with answering(b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"a": 1}') as (api, requests):
         answer = await api.get("queues", "/", "a b")
-        assert (answer.status, answer.content, answer.ahead) == (200, {"a": 1}, None)
+        assert (answer.status, answer.content) == (200, {"a": 1})
         assert requests[0].startswith(b"GET /prefix/api/queues/%2F/a%20b HTTP/1.1\r\n")
         assert b"Authorization: Basic bW9uaXRvcjpodW50ZXIy\r\n" in requests[0]
         assert (api.user, "hunter2" in api.address) == ("monitor", False)
@@ -103,21 +103,6 @@ async def test_an_answer_that_is_too_large_is_not_read(monkeypatch: pytest.Monke
 async def test_an_answer_that_is_not_json_has_no_content():
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>") as (api, _):
         assert (await api.get("whoami")).content is None
-
-
-@pytest.mark.parametrize(
-    ("second", "ahead"), [("00", 0.0), ("10", 10.0), ("59", 59.0)], ids=["equal", "ten ahead", "far ahead"]
-)
-async def test_the_clock_of_the_server(second: str, ahead: float):
-    date = DATE.replace(b":00 GMT", f":{second} GMT".encode())
-    async with answering(b"HTTP/1.1 200 OK\r\n" + date + b"Content-Length: 2\r\n\r\n{}") as (api, _):
-        assert (await api.get("whoami")).ahead == ahead
-
-
-async def test_a_clock_that_is_behind():
-    date = DATE.replace(b"12:00:00", b"11:59:00")
-    async with answering(b"HTTP/1.1 200 OK\r\n" + date + b"Content-Length: 2\r\n\r\n{}") as (api, _):
-        assert (await api.get("whoami")).ahead == -59.0
 
 
 @pytest.mark.parametrize(("verify", "checked"), [(True, (True, ssl.CERT_REQUIRED)), (False, (False, ssl.CERT_NONE))])

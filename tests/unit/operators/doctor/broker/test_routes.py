@@ -2,8 +2,8 @@
 
 import pytest
 
-from outboxkit.operators.doctor.broker.facts import ApiReports, Bound, ExchangeReport
 from outboxkit.operators.doctor.broker.routes import routed
+from outboxkit.operators.doctor.broker.snapshot import ApiReports, Bound, ExchangeReport
 
 EXCHANGES = (
     ExchangeReport("shop", "topic", {"alternate-exchange": "rest"}),

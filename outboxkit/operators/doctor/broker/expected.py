@@ -1,4 +1,4 @@
-"""Subject of the broker's examination: what the settings and the handlers expect of it. Pure."""
+"""The broker as the settings, the handlers and the tables expect it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,6 @@ from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import Shards
 
 GUEST = "guest"
-_LOOPBACK = ("localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +30,12 @@ class ExpectedQueue:
         name: the queue's name.
         types: the message types of its handlers; empty if no handlers are known.
         bindings: further bindings, exchange and routing key.
-        handlers: its handlers; empty if they are not known.
-        at_once: the number of deliveries that are handled at the same time.
-        prefetch: the number of deliveries that the broker pushes ahead.
         shards: those of the queue that is split, if it is that queue or one of its shards.
     """
 
     name: str
     types: tuple[str, ...] = ()
     bindings: tuple[tuple[str, str], ...] = ()
-    handlers: tuple[Handler, ...] = ()
-    at_once: int = 1
-    prefetch: int = 64
     shards: Shards | None = None
 
     @property
@@ -52,7 +45,7 @@ class ExpectedQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSubject:
+class ExpectedBroker:
     """The broker as the settings expect it.
 
     Attributes:
@@ -108,13 +101,6 @@ class BrokerSubject:
             queues |= {} if self.is_declared else own_declarations(queue.name, self.delays)
         return queues | (shared_declarations(self.delays) if self.queues and self.is_declared else {})
 
-    @property
-    def left_over(self) -> list[str]:
-        """The retry queues that consumers had for each queue, and no longer use."""
-        if not self.is_declared:
-            return []
-        return [retry_queue(queue.name, delay) for queue in self.queues for delay in self.delays]
-
     def shards_of(self, queue: str) -> Shards | None:
         """The shards of the queue that is split, if this is that queue or one of its shards."""
         return next((each for each in self.shards.values() if queue in each.consumed), None)
@@ -138,11 +124,6 @@ def credentials(url: str) -> tuple[str, str]:
     return unquote(parts.username or GUEST), unquote(parts.password or GUEST)
 
 
-def is_loopback(host: str | None) -> bool:
-    """Whether nothing leaves the machine on the way to this host."""
-    return host is None or host in _LOOPBACK or host.startswith("127.")
-
-
 @dataclass(frozen=True, slots=True)
 class TableFacts:
     """Facts about the broker that the tables tell.
@@ -150,19 +131,17 @@ class TableFacts:
     Attributes:
         routes: routing keys of messages in the outbox, and how many messages have each.
         types: queues of consumers that were seen lately, with the types of their handlers.
-        refused_size: the broker's words about a message that was too large for it; empty if there is none.
         paused: queues whose consumers an operator holds.
         sharding: the queues that are split, or change.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    refused_size: str = ""
     paused: frozenset[str] = frozenset()
     sharding: Mapping[str, Agreement] = field(default_factory=dict)
 
 
-def with_facts(subject: BrokerSubject, facts: TableFacts) -> BrokerSubject:
+def with_facts(subject: ExpectedBroker, facts: TableFacts) -> ExpectedBroker:
     """The subject with what the tables tell: routes, types of handlers that nobody named, queues likewise, shards."""
     queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
     registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
@@ -198,16 +177,13 @@ def expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[Ex
     """
     if settings.queue is None:
         return ()
-    limits = queues.concurrency_of(settings)
-    assigned = queues.assign(handlers, list(limits)) if handlers else {name: list[Handler]() for name in limits}
+    names = [queue.name for queue in settings.queue]
+    assigned = queues.assign(handlers, names) if handlers else {name: list[Handler]() for name in names}
     return tuple(
         ExpectedQueue(
             name=name,
             types=tuple(sorted({type_ for handler in own for type_ in handler.message_types})),
             bindings=tuple((each.exchange, each.key) for each in settings.bind or () if each.queue in (name, None)),
-            handlers=tuple(own),
-            at_once=limits[name].transactions,
-            prefetch=limits[name].prefetch(own),
         )
         for name, own in assigned.items()
     )

@@ -1,0 +1,156 @@
+"""Messages that wait: for a paused or missing relay, for a retry, behind dead letters; and calls of unknown result."""
+
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+
+from outboxkit.errors.failures import printable
+from outboxkit.errors.wording import COUNTED, Count, many, number, printable_name, shell_word, span
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.operators.doctor.installation import Database
+from outboxkit.operators.findings import Diagnosis, finding
+from outboxkit.runtime.pauses import RELAY, read_pauses
+from outboxkit.runtime.pauses.holding import read_holding, relay_name
+from outboxkit.statements import activity, doctor, lives, status
+
+LIMIT = COUNTED + 1
+MOST_DESTINATIONS = 100
+_LAST = 2**63 - 1
+_TOP, _MOST_TYPES, _MOST_ALONE = 3, 5, 10
+_LONGEST_ERROR = 200
+
+
+def check_pauses(database: Database) -> Iterator[Diagnosis]:
+    """Relays and queues that operators hold, and processes that do not keep to it."""
+    pauses = read_pauses(database.connection)
+    for each in read_holding(database.connection, pauses):
+        if each.others:
+            yield finding("pause-ignored", process=f"{each.process} {printable_name(each.name)}", holding=each)
+    for pause in pauses:
+        process = shell_word(pause.name)
+        if pause.process == RELAY:
+            process = f"relay{_option(pause.name)}"
+        yield finding("paused", pause=pause, process=process)
+
+
+def check_relays(database: Database) -> Iterator[Diagnosis]:
+    """Whether each destination whose messages wait has a relay, and whether that gets on."""
+    paused = {pause.name for pause in read_pauses(database.connection) if pause.process == RELAY}
+    ages = {name: age for name, age in _backlogs(database).items() if name not in paused}
+    names: list[str] = []
+    if database.is_server:
+        names = [row.name for row in database.rows(activity.sessions())]
+    patience = database.limits.waiting.total_seconds()
+    late = {name: waits for name, (age, waits) in ages.items() if age >= patience}
+    alone: dict[str, str] = {}
+    for name, waits in late.items():
+        if relays := sum(each == relay_name(name) for each in names):
+            verb = "is" if relays == 1 else "are"
+            connected = f"{many(relays, 'session')} of a relay for it {verb} connected"
+            yield finding("relay-stuck", waits=waits, relays=connected, relay=_command(name))
+        else:
+            alone[name] = waits
+    has_relay = any(each.startswith(RELAY_SESSIONS) for each in names)
+    if not late and not has_relay and database.is_server:
+        alone = {name: waits for name, (_, waits) in ages.items()}
+    if alone:
+        yield _of_alone(alone, has_sessions=database.is_server, worse=bool(late))
+
+
+RELAY_SESSIONS = "outboxkit relay"
+
+
+def _backlogs(database: Database) -> Mapping[str, tuple[float, str]]:
+    """The destinations whose messages could go now, the longest wait first: the seconds, and the wait in words."""
+    backlogs = dict[str, tuple[float, str]]()
+    for (name,) in database.rows(status.destinations(), limit=LIMIT, most=MOST_DESTINATIONS):
+        ((rows, oldest),) = database.rows(status.ready(), limit=LIMIT, destination=name)
+        if rows:
+            age = 0.0 if oldest is None else max(0.0, (database.now - oldest).total_seconds())
+            count = many(Count(rows, at_least=rows > COUNTED), "message")
+            backlogs[name] = age, f"{count}{_to(name)} could go now, and the oldest waits for {span(age)}"
+    return dict(sorted(backlogs.items(), key=itemgetter(1), reverse=True))
+
+
+def _of_alone(alone: Mapping[str, str], *, has_sessions: bool, worse: bool) -> Diagnosis:
+    """The finding about all destinations without a relay, those first whose messages wait for longest."""
+    more = len(alone) - _MOST_ALONE
+    others = [f"and {many(more, 'other destination')}"] if more > 0 else []
+    waits = "; ".join([*list(alone.values())[:_MOST_ALONE], *others])
+    relay = "a relay for it" if len(alone) == 1 else "a relay for them"
+    missing = f"no session of {relay} is connected" if has_sessions else "a file tells of no relay"
+    relays = tuple(map(_command, list(alone)[:_MOST_ALONE]))
+    return finding("relay-missing", worse=worse, waits=waits, no_relay=missing, relays=relays)
+
+
+def _to(destination: str) -> str:
+    return "" if destination == DEFAULT_DESTINATION else f" to {printable_name(destination)}"
+
+
+def _option(destination: str) -> str:
+    return "" if destination == DEFAULT_DESTINATION else f" --destination {shell_word(destination)}"
+
+
+def _command(destination: str) -> str:
+    return f"outboxkit relay{_option(destination)}"
+
+
+def check_failing(database: Database) -> Iterator[Diagnosis]:
+    """Types whose messages wait for a retry, because publishing them failed."""
+    rows = [
+        (name, row)
+        for (name,) in database.rows(status.destinations(), limit=LIMIT, most=MOST_DESTINATIONS)
+        for row in database.rows(status.failing(), limit=LIMIT, destination=name)
+    ]
+    for name, row in sorted(rows, key=lambda pair: -pair[1].rows)[:_MOST_TYPES]:
+        messages = many(Count(row.rows, at_least=row.rows > COUNTED), "message")
+        yield finding(
+            "type-failing",
+            messages=f"{messages} of type {printable_name(row.type)} to {printable_name(name)}",
+            attempts=f", after up to {many(row.attempts, 'attempt')}" if row.attempts else " for now",
+            error=printable(row.last_error or "-", _LONGEST_ERROR),
+        )
+
+
+def check_dead_letters(database: Database) -> Iterator[Diagnosis]:
+    """Parked keys, and dead letters that wait for a decision."""
+    for (name,) in database.rows(status.destinations(), limit=LIMIT, most=MOST_DESTINATIONS):
+        for key, waiting, dead, keys, _ in database.rows(status.parked_keys(), limit=LIMIT, top=_TOP, destination=name):
+            letters = database.rows(lives.parking(), key=key, destination=name, position=_LAST)
+            for letter in letters[:1]:
+                yield finding(
+                    "key-parked",
+                    key=f"{printable_name(key)}{_to(name)}",
+                    waiting=many(waiting, "message waits", "messages wait"),
+                    dead=many(dead, "dead letter"),
+                    message=printable_name(letter.message_id),
+                    reason=letter.reason,
+                    error=printable(letter.error or "-", _LONGEST_ERROR),
+                    others=f" {many(keys, 'key')}{_to(name)} are parked in all." if keys > _TOP else "",
+                    number=letter.id,
+                    shell_key=shell_word(key),
+                )
+    yield from _of_open(database)
+
+
+def _of_open(database: Database) -> Iterator[Diagnosis]:
+    rows, oldest = database.rows(status.dead_open(), limit=LIMIT), database.rows(doctor.oldest_dead())
+    if not rows or not oldest:
+        return
+    total = sum(row.rows for row in rows)
+    parts = [(Count(row.rows, at_least=total > COUNTED), f"{row.side} {printable_name(row.reason)}") for row in rows]
+    yield finding(
+        "dead-letters",
+        letters=many(Count(total, at_least=total > COUNTED), "dead letter is", "dead letters are"),
+        reasons=tuple(f"{number(count)} {name}" for count, name in parts),
+        age=span(max(0.0, (database.now - oldest[0].dead_at).total_seconds())),
+        type=printable_name(oldest[0].type),
+        error=printable(oldest[0].error or "-", _LONGEST_ERROR),
+        number=oldest[0].id,
+    )
+
+
+def check_effects(database: Database) -> Iterator[Diagnosis]:
+    """Calls of which nobody knows whether they happened."""
+    rows = database.value(status.unknown_effects(), limit=LIMIT, now=database.now)
+    if rows:
+        yield finding("effect-unknown", calls=many(Count(rows, at_least=rows > COUNTED), "call"))
