@@ -180,7 +180,7 @@ async def test_a_relay_that_knows_no_pauses_is_named_while_it_goes_on(pg_engine:
         await engine.dispose()
     assert str(first).startswith("1 of at least 2 relays holds; ")
     assert {each.name for each in first.others} <= {"outboxkit relay", LISTENER}
-    assert [each.code for each in findings] == ["pause-not-held", "paused"]
+    assert [each.code for each in findings] == ["pause-ignored", "paused"]
     assert advice[0].startswith("the relay of destination default is paused, and 1 of at least 2 relays holds; ")
     assert not any("no message" in line for line in advice)
 

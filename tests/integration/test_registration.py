@@ -274,9 +274,9 @@ async def test_a_consumer_that_counts_on_more_than_is_kept_is_found(async_pg_eng
     kept = [inbox.handler_of(bill)]
     for queue, days in (("billing", 14), ("mail", 7)):
         await Registration(async_pg_engine, kept, queue=queue, retention=timedelta(days=days)).begin()
-    found = await asyncio.to_thread(look, postgresql_url, retention.check_windows, inbox_retention="7d")
+    found = await asyncio.to_thread(look, postgresql_url, retention.check_retention, inbox_retention="7d")
     (finding,) = found
     assert (finding.code, finding.severity) == ("retention-differs", "problem")
     assert finding.what.endswith(" here, and consumers count on more: billing 14 d 0 h.")
     assert finding.commands == ("OUTBOXKIT_INBOX_RETENTION=14d",)
-    assert await asyncio.to_thread(look, postgresql_url, retention.check_windows, inbox_retention="14d") == []
+    assert await asyncio.to_thread(look, postgresql_url, retention.check_retention, inbox_retention="14d") == []
