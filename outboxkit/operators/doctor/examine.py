@@ -71,7 +71,7 @@ class Examined:
 
 
 @dataclass
-class Report:
+class SideReport:
     """The result of one side, as it grows."""
 
     side: Side
@@ -113,9 +113,9 @@ def worst_first(findings: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:
     return tuple(sorted(findings, key=lambda each: order.index(each.severity)))
 
 
-async def examine_database(installation: Installation, checks: Sequence[Check] = DATABASE) -> Report:
+async def examine_database(installation: Installation, checks: Sequence[Check] = DATABASE) -> SideReport:
     """The report of the database's side, with these checks."""
-    report = Report("database")
+    report = SideReport("database")
     away = await server.why_away(installation)
     report.add("connection", [] if away is None else [away])
     has_tables = away is None and await _run(TABLES, installation, report)
@@ -130,7 +130,7 @@ async def examine_database(installation: Installation, checks: Sequence[Check] =
     return report
 
 
-async def _run(check: Check, installation: Installation, report: Report) -> bool:
+async def _run(check: Check, installation: Installation, report: SideReport) -> bool:
     """Run one check within its time, and add what it finds; returns whether it was done and found no problem."""
     findings, is_done, limit = list[Diagnosis](), False, installation.limits.check_seconds
 
@@ -149,8 +149,8 @@ async def _run(check: Check, installation: Installation, report: Report) -> bool
     return report.add(check.name, findings) and is_done
 
 
-async def _examine_broker(installation: Installation) -> Report:
-    report = Report("broker")
+async def _examine_broker(installation: Installation) -> SideReport:
+    report = SideReport("broker")
     limit = installation.limits.check_seconds
     try:
         async with asyncio.timeout(2 * limit):

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.operators.doctor import examine as module
 from outboxkit.operators.doctor.broker import CHECKS
-from outboxkit.operators.doctor.examine import Report, examine, examine_database, worst_first
+from outboxkit.operators.doctor.examine import SideReport, examine, examine_database, worst_first
 from outboxkit.operators.doctor.installation import Check, Database, Installation
 from outboxkit.operators.findings import Diagnosis, Limits, finding
 from outboxkit.runtime import process
@@ -46,7 +46,7 @@ def half(_: Database) -> Iterator[Diagnosis]:
     raise ZeroDivisionError("a fault of the check itself")
 
 
-def run(installation: Installation, *finds: object) -> Report:
+def run(installation: Installation, *finds: object) -> SideReport:
     checks = [Check(find.__name__, find, needs_server=False) for find in finds]  # type: ignore[arg-type, attr-defined]
     return asyncio.run(examine_database(installation, checks))
 
