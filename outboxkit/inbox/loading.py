@@ -64,7 +64,7 @@ def _own_reader(name: str) -> Reader:
     if not callable(reader) or isinstance(reader, type):
         known = ", ".join(READERS)
         raise ConfigurationError(
-            f"OUTBOXKIT_READERS names {name!r}, which is not a reader: {known} are accepted, or MODULE:NAME. "
+            f"OUTBOXKIT_READERS names {name!r}, which is not a reader: {known} is accepted, or MODULE:NAME. "
             f"That is a function, or an object that can be called, which takes an Envelope{hint}"
         )
     return cast("Reader", reader)

@@ -97,9 +97,7 @@ class Settings(BaseSettings):
     declare: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
         default=True, description="declare the queue, or take it as it is"
     )
-    readers: Names | None = Field(
-        None, description="of foreign envelopes: cloudevents, celery, masstransit, debezium, MODULE:NAME"
-    )
+    readers: Names | None = Field(None, description="of foreign envelopes: cloudevents, or MODULE:NAME of your own")
     destination: str = Field(
         DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
     )

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from outboxkit import Message, Reject, event, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.topology import delay_name
-from outboxkit.codec.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
+from outboxkit.codec.envelopes import CloudEvents, Envelope, Reader
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from tests.delays import DELAYS
 from tests.integration.running_consumer import dead_letters
@@ -51,9 +51,6 @@ def till(envelope: Envelope) -> Message | None:
 
 READERS: tuple[Reader, ...] = (
     CloudEvents({"com.example.order.confirmed": NAME}),
-    Celery({"proj.tasks.add": NAME}),
-    MassTransit({samples.URN: NAME}),
-    DebeziumOutbox({"orders": NAME}),
     till,
 )
 
@@ -62,9 +59,6 @@ def envelopes(id_: str) -> Iterator[Envelope]:
     """One of each system, with this id."""
     yield replace(samples.KNATIVE, headers={**samples.KNATIVE.headers, "ce-id": id_, "ce-partitionkey": id_})
     yield replace(samples.STRUCTURED, body=samples.STRUCTURED.body.replace(b"A-1", f"structured {id_}".encode()))
-    yield samples.task(id=f"task {id_}")
-    yield samples.sent(messageId=f"sent {id_}")
-    yield samples.row(id=f"row {id_}", aggregateId=id_)
     yield Envelope(samples.BODY, headers={"receipt": f"receipt {id_}"})
 
 
@@ -158,5 +152,5 @@ async def test_each_is_tried_so_often_and_no_oftener_and_is_one_dead_letter(
     else:
         assert len(read) // 2 + len(at_once) == count
         assert ran == {key: ATTEMPTS if key[0] == "Fail" else 1 for key in ids}
-        assert len(ran) == len(ids) > 2 * 3 * len(UNREADABLE), "most of them are read"
+        assert len(ran) == len(ids) > 2 * len(UNREADABLE), "most of them are read"
     assert broker.depth(ELSEWHERE[0]) == copies, "the sender's copies alone: no attempt adds one"

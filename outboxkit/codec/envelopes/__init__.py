@@ -5,21 +5,13 @@ A consumer asks its readers in their order, and reads a delivery that none of th
 
 from collections.abc import Callable, Mapping
 
-from outboxkit.codec.envelopes.celery import Celery
 from outboxkit.codec.envelopes.cloudevents import CloudEvents
-from outboxkit.codec.envelopes.debezium import DebeziumOutbox
 from outboxkit.codec.envelopes.envelope import Envelope, Reader, read_with
-from outboxkit.codec.envelopes.masstransit import MassTransit
 from outboxkit.errors import DecodeError
 
-__all__ = ["READERS", "Celery", "CloudEvents", "DebeziumOutbox", "Envelope", "MassTransit", "Reader", "reader_for"]
+__all__ = ["READERS", "CloudEvents", "Envelope", "Reader", "reader_for"]
 
-READERS: Mapping[str, Callable[[], Reader]] = {
-    "cloudevents": CloudEvents,
-    "celery": Celery,
-    "masstransit": MassTransit,
-    "debezium": DebeziumOutbox,
-}
+READERS: Mapping[str, Callable[[], Reader]] = {"cloudevents": CloudEvents}
 """The readers that a setting can name."""
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from outboxkit import ids
 from outboxkit.codec.codec import CONTENT_TYPE, plain_payload
-from outboxkit.codec.envelopes.envelope import Envelope, moment_of, parse_json, scalars, storable_or_none, type_name
+from outboxkit.codec.envelopes.envelope import Envelope, moment_of, parse_json, scalars, storable_or_none
 from outboxkit.codec.headers import LIMIT
 from outboxkit.compression import compression_named, deflate
 from outboxkit.errors import ConfigurationError, DecodeError
@@ -121,7 +121,7 @@ class CloudEvents:
         return Message(
             id=id_ if is_own else ids.derive("cloudevents", source, id_),
             version=_version(rest.pop(_VERSION, "1")) if is_own else 1,
-            type=type_name(self.types, type_),
+            type=self.types.get(type_, type_),
             key=attributes.get("partitionkey") or None,
             topic=envelope.routing_key or None,
             headers=headers | scalars(rest, "ce-"),

@@ -147,8 +147,3 @@ def moment_of(value: object) -> datetime | None:
         return value.astimezone(UTC)
     except (EncodeError, OverflowError, OSError, ValueError):
         return None
-
-
-def type_name(types: Mapping[str, str], *names: str) -> str:
-    """The event's name for the first of these foreign names that `types` has; else the first one itself."""
-    return next((types[name] for name in names if name in types), names[0])

@@ -6,7 +6,7 @@ from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscr
 from outboxkit.brokers.reading import message_in
 from outboxkit.brokers.reserved import ABSENT
 from outboxkit.codec.codec import LARGE, plain_payload
-from outboxkit.codec.envelopes import Celery, CloudEvents, Envelope, Reader
+from outboxkit.codec.envelopes import CloudEvents, Envelope, Reader
 from outboxkit.codec.envelopes.cloudevents import STRUCTURED
 from outboxkit.compression import deflate
 from tests.unit.codec.envelopes import samples
@@ -63,10 +63,10 @@ async def test_an_envelope_is_inflated_up_to_the_limit_of_the_consumer():
 
 async def test_stand_ins_are_left_out_in_memory_as_well():
     sent = message(
-        id="dead-letter-1", type="dead-letter-1", payload=samples.task().body, queue="billing", topic="celery",
-        content_type="application/json", headers={**samples.TASK, ABSENT: ["message_id", "type"]},
+        id="dead-letter-1", type="dead-letter-1", payload=samples.BODY, queue="billing", topic="partner",
+        content_type="application/json", headers={**samples.KNATIVE.headers, ABSENT: ["message_id", "type"]},
     )  # fmt: skip
-    assert (await found(sent, Celery())).id == samples.TASK_ID  # type: ignore[union-attr]
+    assert (await found(sent, CloudEvents())).type == samples.ATTRIBUTES["type"]  # type: ignore[union-attr]
     unread = await found(sent)
     assert isinstance(unread, Malformed)
     assert (unread.reason, unread.message_id) == ("the message has no message_id and no type", None)

@@ -105,17 +105,9 @@ def test_other_reasons():
     assert decisions.malformed(Malformed("the message has no type", b"")) == Decision(
         Outcome.DEAD, "malformed", "the message has no type"
     )
-    for envelope, reader in (
-        (samples.DAPR, "cloudevents"),
-        (samples.task(), "celery"),
-        (samples.sent(), "masstransit"),
-    ):
-        found = decisions.malformed(
-            Malformed("no id", envelope.body, headers=envelope.headers, content_type=envelope.content_type)
-        )
-        assert (
-            found.error == f"no id; the reader {reader!r} knows its envelope (--readers), and then it can be replayed"
-        )
+    sent = samples.DAPR
+    found = decisions.malformed(Malformed("no id", sent.body, headers=sent.headers, content_type=sent.content_type))
+    assert found.error == "no id; the reader 'cloudevents' knows its envelope (--readers), and then it can be replayed"
     assert decisions.malformed(Malformed("no id", b"{}", kind="undecodable", headers={"id": "1"})).error == "no id"
     assert decisions.no_handler(message(), ["A"], attempt=2, max_attempts=3).outcome is Outcome.RETRIED
     unknown = decisions.no_handler(message(type="Unknown"), ["A", "B"], attempt=3, max_attempts=3)

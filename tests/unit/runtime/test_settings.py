@@ -63,7 +63,7 @@ BAD = {
         f"whsec_{b64encode(b'x' * 32).decode()}*{SECRET}",
     ],
     "exchange": ["", "x" * 256],
-    "readers": ["", ",", "cloudevents,,celery", " , "],
+    "readers": ["", ",", "cloudevents,,shop:till", " , "],
     "cloudevents": ["", "true", "Binary"],
     "cloudevents_source": ["", "x" * 256],
     "queue": ["", "x" * 201, "mails:0", "mails:1001", "a,,b", "a,a:2", "a,", ":2", "mails:"],
