@@ -58,6 +58,15 @@ def first_cells(text: str) -> list[str]:
     return re.findall(r"^\| `([^`]+)` ", text, re.MULTILINE)
 
 
+FILES = tuple(f"--{name.replace('_', '-')}-file" for name in SECRETS)
+
+
+def documented_options(text: str) -> list[str]:
+    """The options in the table of a command, and in the lines of its settings and filters."""
+    lines = re.findall(r"^(?:Settings|Filters): .*", text, re.MULTILINE)
+    return [*first_cells(text), *(option for line in lines for option in re.findall(r"`(--[a-z-]+)`", line))]
+
+
 def headings() -> dict[str, str]:
     """The names that the pages of the API have a heading for, with the signature that is written there."""
     found = re.findall(r"^#+ `([\w.]+)(\([^`]*\))?`$", read("api"), re.MULTILINE)
@@ -188,9 +197,10 @@ def test_every_option_is_in_the_table_of_its_command(name: str) -> None:
         for parameter in WITH_SUBCOMMANDS[name].params
         if isinstance(parameter, click.Option) or parameter.param_type_name == "option"
         for option in parameter.opts
-        if option != "--help"
+        if option not in ("--help", *FILES)
     ]
-    assert sorted(first_cells(section(read("cli"), f"outboxkit {name}"))) == sorted(options)
+    assert sorted(documented_options(section(read("cli"), f"outboxkit {name}"))) == sorted(options)
+    assert all(file in section(read("cli"), "Command line") for file in FILES)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
