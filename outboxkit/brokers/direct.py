@@ -16,8 +16,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 from outboxkit import inbox
-from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, reserved
-from outboxkit.brokers.key_gate import KeyGate
+from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Verdict, reserved
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.errors.failures import first_line, printable

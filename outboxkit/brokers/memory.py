@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from outboxkit.brokers import CONFIRMED, Malformed, Publisher, Receipt, Subscriber, Verdict, reserved
-from outboxkit.brokers.key_gate import KeyGate
+from outboxkit.brokers import CONFIRMED, KeyGate, Malformed, Publisher, Receipt, Subscriber, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.message import Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for

@@ -2,24 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import structlog
 from sqlalchemy.exc import DBAPIError
 
-from outboxkit.brokers import Publisher
+from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Verdict
 from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors.failures import first_line, first_line_of
+from outboxkit.message import Message
 from outboxkit.relay.claim import ClaimedBatch, Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement, add_plan, settle
 from outboxkit.relay.measurements import RelayMeasurements
-from outboxkit.relay.order import drop_behind
-from outboxkit.relay.publishing import Publishing
+from outboxkit.relay.order import ClaimedRow, drop_behind
 from outboxkit.relay.settle import SettlementWriter
-from outboxkit.runtime.outage import Clock
+from outboxkit.runtime.outage import Clock, is_unexpected
+from outboxkit.telemetry import tracing
+
+LONGEST_AFTER = timedelta(days=365)
+"""The maximum of the wait that a publisher may ask for before the next attempt."""
 
 
 class Turn(Enum):
@@ -59,7 +66,10 @@ class Pipeline:
         measurements: RelayMeasurements,
     ) -> None:
         self._claimer = claimer
-        self._publishing = Publishing(publisher, destination=claimer.destination)
+        self._publisher = publisher
+        self._place = tracing.Place(publisher.system, publisher.exchange or claimer.destination)
+        self.publishing_since: float | None = None
+        self._log = structlog.get_logger("outboxkit").bind(process="relay")
         self._writer = writer
         self._policy = policy
         self._on_settled = on_settled
@@ -92,11 +102,6 @@ class Pipeline:
             await self._give_back()
 
     @property
-    def publishing_since(self) -> float | None:
-        """When the current call of the publisher began, by `time.monotonic`; None: there is none."""
-        return self._publishing.since
-
-    @property
     def floor(self) -> int:
         """The position at or below which no row is ready."""
         return self._claimer.floor.value
@@ -114,9 +119,9 @@ class Pipeline:
             sqlalchemy.exc.DBAPIError: the database is away, or refused.
         """
         try:
-            if not self._publishing.is_connected:
+            if self._publisher.trouble is not None:
                 await self.rest()  # connecting may take long, and others can publish the rows meanwhile
-            await self._publishing.connect()
+            await self._connect()
             batch, self._next = self._next or await self._claim(as_of), None
             if not batch.plan.send:
                 return await self._skip(batch)
@@ -175,12 +180,61 @@ class Pipeline:
     async def _publish(self, batch: ClaimedBatch) -> Settlement:
         rows = batch.plan.send
         with self._measurements.publishing(rows):
-            receipts = await self._publishing.receipts(rows)
+            receipts = await self._receipts(rows)
         now = self._clock()
         settlement = settle(rows, receipts, now=now, policy=self._policy)
         self._measurements.answered(rows, settlement, now=now)
         add_plan(batch.plan, settlement)
         return settlement
+
+    async def _connect(self) -> None:
+        self.publishing_since = time.monotonic()
+        try:
+            await self._publisher.connect()
+        except asyncio.CancelledError as error:
+            raise _as_outage(error) from error
+        finally:
+            self.publishing_since = None
+
+    async def _receipts(self, rows: Sequence[ClaimedRow]) -> list[Receipt]:
+        """A receipt for each row. Unreadable rows are rejected, and later ones of their keys are not sent.
+
+        Raises:
+            BrokerUnavailable: nothing got an answer, or the publisher failed.
+        """
+        receipts: list[Receipt | None] = [None] * len(rows)
+        gate = KeyGate()
+        for index, row in enumerate(rows if any(row.unreadable for row in rows) else ()):
+            receipts[index] = gate.refuse(index, row.message)
+            if receipts[index] is None and row.unreadable is not None:
+                receipts[index] = Receipt(Verdict.REJECTED, row.unreadable, final=True)
+                gate.fail(index, row.message)
+        sent = [row.message for row, receipt in zip(rows, receipts, strict=True) if receipt is None]
+        attempts = ((row.message.id, row.attempts + 1) for row in rows if row.attempts)
+        with tracing.sending(sent, self._place, attempts) as span:
+            answered = await self._answers(sent) if sent else []
+            span.counts((receipt.verdict for receipt in answered), fine=(CONFIRMED.verdict,))
+        answers = iter(answered)
+        return [receipt or next(answers) for receipt in receipts]
+
+    async def _answers(self, messages: Sequence[Message]) -> list[Receipt]:
+        """The publisher's receipts. If it raises or answers for another number of messages, that is an outage."""
+        self.publishing_since = time.monotonic()
+        try:
+            answers = list(await self._publisher.publish(messages))
+        except BrokerUnavailable:
+            raise
+        except asyncio.CancelledError as error:
+            raise _as_outage(error) from error
+        except (Exception, BaseExceptionGroup) as error:
+            self._log.error("the publisher failed", error=first_line(error), exc_info=error)
+            await self._publisher.close()
+            raise BrokerUnavailable(f"the publisher failed: {first_line(error)}") from error
+        finally:
+            self.publishing_since = None
+        if len(answers) != len(messages):
+            raise BrokerUnavailable(f"the publisher failed: {len(answers)} receipts for {len(messages)} messages")
+        return [each if each is CONFIRMED else _checked(each) for each in answers]
 
     async def _settle_and_claim(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
         await self._settle_answered()
@@ -221,3 +275,20 @@ class Pipeline:
         finally:
             if following is not None:
                 await following.give_back()
+
+
+def _checked(receipt: Any) -> Receipt:
+    """The receipt, if it is one. A publisher may be an application's own, and one wrong receipt must stop no other."""
+    if not isinstance(receipt, Receipt) or not isinstance(receipt.verdict, Verdict):
+        return Receipt(Verdict.REJECTED, f"the publisher returned {first_line_of(receipt)!r}; a Receipt is accepted")
+    after: Any = receipt.after
+    if after is None or (isinstance(after, timedelta) and timedelta() < after <= LONGEST_AFTER):
+        return receipt
+    return replace(receipt, after=LONGEST_AFTER if isinstance(after, timedelta) and after > LONGEST_AFTER else None)
+
+
+def _as_outage(error: asyncio.CancelledError) -> BaseException:
+    """The error itself if this task is to end; otherwise the client library dropped a connection."""
+    if is_unexpected(error):
+        return BrokerUnavailable("the broker's client library cancelled the call")
+    return error

@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from outboxkit.brokers import Receipt, Verdict
-from outboxkit.brokers.key_gate import KeyGate
+from outboxkit.brokers import KeyGate, Receipt, Verdict
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 

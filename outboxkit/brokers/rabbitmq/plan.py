@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.key_gate import KeyGate
+from outboxkit.brokers import CONFIRMED, KeyGate, Receipt, Verdict
 from outboxkit.brokers.rabbitmq.confirms import NACKED, Loss, Receipts
 from outboxkit.brokers.rabbitmq.routes import Route, SerializedRoutes, route_name, route_of
 from outboxkit.message import Message

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message, tables
 from outboxkit.brokers import Verdict
@@ -229,26 +228,6 @@ async def test_a_publisher_that_answers_for_too_few_settles_nothing(bench: Bench
         await turn(bench)
     assert bench.left() == ["a"]
     assert bench.async_engine.pool.checkedout() == 0
-
-
-async def test_the_one_message_at_which_the_publisher_fails_is_found_and_blamed_alone(bench: Bench):
-    def fail(message: Message) -> None:
-        if message.id == "bad":
-            raise RecursionError("too deep")
-
-    bench.add("a1", "a2", key="a")
-    bench.add("b1", key="b")
-    bench.add("bad", "b3", key="b")
-    bench.publisher.answer = fail
-    with capture_logs() as log:
-        await turn(bench)
-    assert sorted(set(bench.arrived())) == ["a1", "a2", "b1"]
-    assert [(row["message_id"], row["attempts"], row["last_error"]) for row in bench.rows()] == [
-        ("bad", 1, "rejected: the publisher failed at it: RecursionError: too deep"),
-        ("b3", 0, None),
-    ]
-    (failed,) = [entry for entry in log if entry["event"] == "the publisher failed"]
-    assert failed["message_id"] == "bad"
 
 
 async def test_a_cancellation_that_nobody_asked_for_is_an_outage(bench: Bench):

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from outboxkit import BrokerUnavailable
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryPublisher
 from outboxkit.message import Message
-from outboxkit.relay.publishing import LONGEST_AFTER
+from outboxkit.relay.pipeline import LONGEST_AFTER
 from tests.unit.relay.conftest import Bench
 from tests.unit.shop import NOW
 
@@ -53,30 +54,16 @@ async def test_the_wait_that_it_asks_for_is_bounded(bench: Bench, after: Any, sh
 
 
 @pytest.mark.parametrize("error", [ExceptionGroup("one", [OSError()]), BaseExceptionGroup("two", [GeneratorExit()])])
-async def test_whatever_it_raises_is_the_failure_of_one_message(bench: Bench, error: BaseException):
+async def test_whatever_it_raises_is_an_outage_and_no_attempt(bench: Bench, error: BaseException):
     def fail(message: Message) -> None:
         if message.id == "odd":
             raise error
 
     bench.add("a", "odd", "b")
+    before = bench.rows()
     bench.publisher.answer = fail
-    await bench.drain()
-    assert sorted(set(bench.arrived())) == ["a", "b"]
-    (row,) = bench.rows()
-    assert (row["message_id"], row["attempts"]) == ("odd", 1)
-
-
-async def test_behind_a_message_at_which_it_fails_nothing_of_its_key_leaves_even_behind_a_second_one(bench: Bench):
-    def fail(message: Message) -> None:
-        if message.id.startswith("odd"):
-            raise ValueError("boom")
-
-    bench.add("odd-1", key="k")
-    bench.add("a")
-    bench.add("odd-2", key="j")
-    bench.add("behind", key="k")
-    bench.publisher.answer = fail
-    async with bench.pipeline(batch_size=4) as pipeline:
-        await pipeline.turn(bench.clock.now, bench.stop)
-    assert set(bench.arrived()) == {"a"}
-    assert bench.left() == ["odd-1", "odd-2", "behind"]
+    async with bench.pipeline() as pipeline:
+        with pytest.raises(BrokerUnavailable, match="the publisher failed: "):
+            await pipeline.turn(bench.clock.now, bench.stop)
+    assert bench.rows() == before
+    assert bench.publisher.closed == 1

@@ -11,8 +11,6 @@ from outboxkit import BrokerUnavailable, inbox_handler, outbox
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.inbox import handler_of
-from outboxkit.relay.order import ClaimedRow
-from outboxkit.relay.publishing import Publishing
 from tests.spans import REMOTE, Spans, header_of, links_of, parent_of, recording
 from tests.unit.relay.conftest import Bench
 from tests.unit.shop import NOW, OrderConfirmed, message
@@ -50,8 +48,10 @@ async def test_a_broker_that_is_away_fails_it(bench: Bench, spans: Spans):
         raise BrokerUnavailable("the broker is away")
 
     bench.publisher.answer = away
-    with pytest.raises(BrokerUnavailable):
-        await Publishing(bench.publisher).receipts([ClaimedRow(1, 0, message())])
+    bench.add("1")
+    async with bench.pipeline() as pipeline:
+        with pytest.raises(BrokerUnavailable):
+            await pipeline.turn(bench.clock.now, bench.stop)
     send = spans.one("publish default")
     assert send.status.status_code is StatusCode.ERROR
     assert (send.attributes or {})["error.type"] == "BrokerUnavailable"
