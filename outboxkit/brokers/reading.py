@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from outboxkit.brokers import Delivery, Malformed
-from outboxkit.codec.codec import LARGE
 from outboxkit.codec.envelopes import Envelope, Reader
 from outboxkit.codec.envelopes.envelope import read_with
+from outboxkit.codec.payloads import LARGE
 from outboxkit.compression import INFLATED_LIMIT, deflate
 from outboxkit.errors import DecodeError
 from outboxkit.errors.failures import printable

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.errors import ConfigurationError, DecodeError, EncodeError, NewerVersion
 from outboxkit.errors.failures import first_line, path_of, printable
 from outboxkit.events import Declaration, declaration_of
@@ -116,23 +116,23 @@ def event_of(cls: type, message: Message) -> object:
     chain = chain_of(cls)
     known = len(chain) + 1
     if message.version == known:
-        event: object = codec.decode(cls, message.payload, message.content_encoding)
+        event: object = payloads.decode(cls, message.payload, message.content_encoding)
         return event
     if message.version > known:
         raise NewerVersion(
             f"it has version {message.version} of {message.type!r}, and {cls.__qualname__} here knows versions up to "
             f"{known}: a consumer of a newer release can read it"
         )
-    document: Any = codec.decode(ANYTHING, message.payload, message.content_encoding)
+    document: Any = payloads.decode(ANYTHING, message.payload, message.content_encoding)
     for version, function in enumerate(chain[message.version - 1 :], message.version):
         document = _next(function, version, document)
     try:
-        payload = codec.encode_value(document, limit=sys.maxsize)
+        payload = payloads.encode_value(document, limit=sys.maxsize)
     except EncodeError as error:
         raise DecodeError(f"what {path_of(chain[-1])} returned has no JSON form: {error}") from error
     del document  # a large one need not be there twice
     try:
-        return codec.decode(cls, payload)
+        return payloads.decode(cls, payload)
     except DecodeError as error:
         raise DecodeError(f"{error} (made by {path_of(chain[-1])} from version {message.version})") from error.__cause__
 

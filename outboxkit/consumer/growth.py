@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outboxkit.codec import codec, pydantic_models
+from outboxkit.codec import payloads, pydantic_models
 from outboxkit.events import is_pydantic
 
 GROWTH = 48
@@ -62,7 +62,7 @@ def heaviest(event_type: type) -> Heavy | None:
     for cls, info in _classes(event_type).items():
         try:
             document = _shortest(info)
-            size = _weight(codec.read(cls, document), codec.read(cls, document), set())
+            size = _weight(payloads.read(cls, document), payloads.read(cls, document), set())
         except Exception:  # noqa: BLE001, S112 - a check of the class, or a type without a shortest document
             continue
         if size > GROWTH * (len(document) + 1):
@@ -82,7 +82,7 @@ def _classes(event_type: Any) -> dict[Any, Any]:
             nested = pydantic_models.models_within(cls)
             classes |= {each: msgspec.inspect.CustomType(each) for each in nested}
         else:
-            for info in codec.types_within(cls):
+            for info in payloads.types_within(cls):
                 inner = set if isinstance(info, msgspec.inspect.SetType) else getattr(info, "cls", None)
                 if is_pydantic(inner):
                     waiting.append(inner)

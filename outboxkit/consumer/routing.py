@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from outboxkit.brokers import Delivery, Malformed, reading
-from outboxkit.codec.codec import plain_size
 from outboxkit.codec.envelopes import Reader
+from outboxkit.codec.payloads import plain_size
 from outboxkit.consumer import decisions, growth
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Limit, Mode

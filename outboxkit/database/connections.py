@@ -92,11 +92,17 @@ class Connection(AsyncConnection[Any]):
 
     async def commit(self) -> None:
         """Commit, and reset the session after a handler."""
+        if self.ending is None:
+            await super().commit()
+            return
         async with self.lock:
-            await self.wait(self._commit_gen() if self.ending is None else _commit(self))
+            await self.wait(_commit(self, self.ending))
 
     async def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
+        if self.ending is None and self.pgconn.transaction_status != TransactionStatus.ACTIVE:
+            await super().rollback()
+            return
         async with self.lock:
             await self.wait(_roll_back(self))
 
@@ -146,11 +152,17 @@ class ThreadConnection(psycopg.Connection[Any]):
 
     def commit(self) -> None:
         """Commit, and reset the session after a handler."""
+        if self.ending is None:
+            super().commit()
+            return
         with self.lock:
-            self.wait(self._commit_gen() if self.ending is None else _commit(self))
+            self.wait(_commit(self, self.ending))
 
     def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
+        if self.ending is None and self.pgconn.transaction_status != TransactionStatus.ACTIVE:
+            super().rollback()
+            return
         with self.lock:
             self.wait(_roll_back(self))
 
@@ -175,10 +187,8 @@ def part_with_silent(engine: Engine) -> None:
             raise InvalidatePoolError("a connection of its time was silent")
 
 
-def _commit(connection: Connection | ThreadConnection) -> Waiting[None]:
+def _commit(connection: Connection | ThreadConnection, ending: GuardedEnd) -> Waiting[None]:
     """COMMIT with its `GuardedEnd`. After an error it is rolled back: SQLAlchemy counts the transaction as ended."""
-    ending = connection.ending
-    assert ending is not None  # noqa: S101 - its callers look
     try:
         yield from _send(connection, ending.before, "COMMIT", connection.reset)
     except psycopg.Error as error:
@@ -193,13 +203,11 @@ def _commit(connection: Connection | ThreadConnection) -> Waiting[None]:
 
 def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
     """ROLLBACK; or the connection's end in the midst of a command, such as a COPY whose data nobody reads."""
-    ending, connection.ending = connection.ending, None
+    reset, connection.ending = connection.reset if connection.ending is not None else "", None
     if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
         connection.pgconn.finish()
-    elif ending is None:
-        yield from connection._rollback_gen()  # noqa: SLF001 - psycopg's own, for its subclasses
-    else:
-        yield from _send(connection, "ROLLBACK", connection.reset)
+    elif reset or connection.pgconn.transaction_status != TransactionStatus.IDLE:
+        yield from _send(connection, "ROLLBACK", reset)
 
 
 def _send(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:

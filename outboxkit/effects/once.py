@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin_effect, give_up, new_run, record
 from outboxkit.errors import ConfigurationError, EncodeError, InProgressElsewhere, Retry
@@ -188,7 +188,7 @@ def _plain(result: object) -> object:
 def _written(run: EffectRun, result: object) -> tuple[bytes, EncodeError | None]:
     """The result as JSON; if it has none, null, and the error to raise once that is recorded."""
     try:
-        return codec.encode_value(result), None
+        return payloads.encode_value(result), None
     except EncodeError as error:
         problem = EncodeError(f"effect {run.key!r}: the call was made, and its result is not remembered: {error}")
         problem.__cause__ = error

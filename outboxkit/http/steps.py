@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, tables
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.database import transaction
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
@@ -115,6 +115,6 @@ def _keep(session: Session, fresh: Fresh, values: dict[str, Any]) -> None:
 
 def _encode(name: str, result: object) -> bytes:
     try:
-        return codec.encode_value(result, limit=sys.maxsize)  # the results are limited together
+        return payloads.encode_value(result, limit=sys.maxsize)  # the results are limited together
     except EncodeError as error:
         raise EncodeError(f"step {name!r} was called, but its result cannot be kept: {error}") from error

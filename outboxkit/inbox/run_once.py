@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements
 from outboxkit.codec import upcasts
-from outboxkit.codec.codec import LARGE, plain_size
+from outboxkit.codec.payloads import LARGE, plain_size
 from outboxkit.database.sqlalchemy_asyncio import async_session, await_
 from outboxkit.inbox.call import call, ended, opened
 from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads

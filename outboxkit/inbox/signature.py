@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit.codec import codec, upcasts
+from outboxkit.codec import payloads, upcasts
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable, text_of
@@ -151,7 +151,7 @@ def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: s
             f"{handler}: parameter {parameter!r} of {qualname} has {has}; annotate it with an @event class"
         )
     try:
-        codec.check_event_class(cls)
+        payloads.check_event_class(cls)
         upcasts.chain_of(cls)
     except ConfigurationError as error:
         raise ConfigurationError(f"{handler}: {error}") from error

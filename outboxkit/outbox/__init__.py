@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids, statements
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.codec.envelope import Sending, to_row
 from outboxkit.compression import INFLATED_LIMIT, WORTHWHILE, deflate
 from outboxkit.database.transaction import AnySession, session_of
@@ -196,7 +196,7 @@ class _Drafts:
         self._due_at = options.get("deliver_at")
         self._later = self._due_at if self._due_at is not None and self._due_at > now else None
         self._created_at = self._later or now
-        self._limit = options.get("max_payload_bytes") or codec.MAX_PAYLOAD_BYTES
+        self._limit = options.get("max_payload_bytes") or payloads.MAX_PAYLOAD_BYTES
         own = {name: options.get(name) for name in ("key", "headers", "topic", "correlation_id")}
         own["id"] = options.get("message_id")
         self._own: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
@@ -237,7 +237,7 @@ class _Drafts:
             raise EncodeError(
                 "dedup compares message ids, and a new one is always unique; give message_id=ids.derive(...)"
             )
-        payload = codec.encode(event, limit=self._limit)
+        payload = payloads.encode(event, limit=self._limit)
         encoding = declaration.compress if WORTHWHILE <= len(payload) <= INFLATED_LIMIT else None
         return {
             "id": self._own.get("id") or self._new_id(declaration.name),

@@ -14,20 +14,6 @@ FILE = "_FILE"
 OTHERS = re.compile(rf"{PREFIX}TEST_.*|{PREFIX}(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)")
 """Variables of the project's own tests, and those that Kubernetes makes for a Service called outboxkit-something."""
 LARGEST = 64 * 1024
-REPLACED = {
-    "KEEP_PUBLISHED": "OUTBOXKIT_PUBLISHED_RETENTION",
-    "RETRY_LADDER": "OUTBOXKIT_RETRY_DELAYS",
-    "CONSUME_BATCH": "OUTBOXKIT_CONSUME_BATCH_SIZE",
-    "APP_ID": "RabbitPublisher(app_id=…)",
-    "HTTP_CLOUDEVENTS": "OUTBOXKIT_CLOUDEVENTS",
-    "PREFETCH": "RabbitSubscriber(prefetch=…)",
-    "PRUNE_INTERVAL": "INTERVAL in workers/retention.py",
-    "UNROUTABLE": '@event(…, unroutable="discard")',
-    "MAX_CRASHES": "consumer.ConsumerPolicy(max_crashes=…)",
-    "CLOCK_SKEW": "skew=… of consumer.ConsumerPolicy and retention.Periods",
-    "MAX_PAYLOAD_BYTES": "outbox.add(…, max_payload_bytes=…)",
-}
-"""Former settings without their prefix, and the settings that replace them."""
 
 
 def variable(name: str) -> str:
@@ -41,15 +27,13 @@ def variables() -> dict[str, str]:
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:
-    """A line for each variable behind the prefix that is not a known one, with what replaced it or the nearest one."""
+    """A line for each variable behind the prefix that is not a known one, with the nearest one."""
     for name in sorted(set(variables()) - set(known)):
         if OTHERS.fullmatch(name) is None:
             yield f"{printable(name)} is not a setting{_hint(name.removeprefix(PREFIX), known)}"
 
 
 def _hint(name: str, known: Collection[str]) -> str:
-    if name in REPLACED:
-        return f" any more: {REPLACED[name]} took its place"
     near = get_close_matches(name, sorted(each.removeprefix(PREFIX) for each in known), n=1, cutoff=0.66)
     return f": did you mean {PREFIX}{near[0]}?" if near else ""
 

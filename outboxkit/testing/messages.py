@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.codec.envelope import COLUMNS, from_row
 from outboxkit.database.transaction import session_of
 from outboxkit.errors import ConfigurationError, OutboxkitError
@@ -65,7 +65,7 @@ class AddedMessage:
         """An instance of the imported event class of this name; the decoded JSON if there is none."""
         for cls in _classes(self.type):
             try:
-                return codec.decode(cls, self.message.payload)
+                return payloads.decode(cls, self.message.payload)
             except OutboxkitError:
                 continue
         return self.payload
@@ -77,7 +77,7 @@ class AddedMessage:
             return self.message == other
         if not is_event(type(other)):
             return NotImplemented
-        return self.type == name_of(type(other)) and self.payload == json.loads(codec.encode(other))
+        return self.type == name_of(type(other)) and self.payload == json.loads(payloads.encode(other))
 
     def __hash__(self) -> int:
         return hash(self.message)
@@ -145,7 +145,7 @@ def assert_round_trips(event: object) -> None:
         AssertionError: it is decoded to another value, such as a UUID in a field of type `Any`, which becomes text.
         EncodeError, DecodeError: it cannot be encoded, or its class refuses its own payload.
     """
-    decoded = codec.decode(type(event), codec.encode(event))
+    decoded = payloads.decode(type(event), payloads.encode(event))
     if decoded != event:
         raise AssertionError(f"{event!r} comes back as {decoded!r}")
 
@@ -163,7 +163,7 @@ def message_of(event: object, *, id: str | None = None, **properties: Any) -> Me
     """
     declaration = declaration_of_instance(event)
     known: dict[str, Any] = {"type": declaration.name, "version": declaration.version}
-    return Message(id=id or ids.new(), payload=codec.encode(event), **(known | properties))
+    return Message(id=id or ids.new(), payload=payloads.encode(event), **(known | properties))
 
 
 def message_for(handler: Handler, event: object, **properties: Any) -> Message:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.errors import DecodeError
 from outboxkit.message import Message, changed
 from outboxkit.testing.bench import Bench
@@ -126,7 +126,7 @@ def _variants(bench: Bench, message: Message) -> Iterator[tuple[str, Message]]:
         other = value + 1 if isinstance(value, int) else f"{value}-2"
         payload = json.dumps({**document, name: other}).encode()
         try:
-            codec.decode(bench.handler.event_type, payload)
+            payloads.decode(bench.handler.event_type, payload)
         except DecodeError:
             continue
         count += 1

@@ -3,7 +3,7 @@ the ack."""
 
 from decimal import Decimal
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import OrderConfirmed, send
@@ -48,7 +48,10 @@ def test_a_consumer_killed_after_its_commit_and_before_its_ack_gets_a_duplicate(
         eventually(lambda: deployment.broker.consumers() == 1)
         proxy.hold_client()
         deployment.broker.publish(
-            codec.encode(OrderConfirmed(7, Decimal(1))), topic="OrderConfirmed", type="OrderConfirmed", message_id="m"
+            payloads.encode(OrderConfirmed(7, Decimal(1))),
+            topic="OrderConfirmed",
+            type="OrderConfirmed",
+            message_id="m",
         )
         assert deployment.wait_for_effects(1) == {7: 1}
         eventually(lambda: proxy.held_bytes > 0)

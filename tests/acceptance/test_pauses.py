@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from outboxkit import tables
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
 from tests.polling import eventually
@@ -68,7 +68,7 @@ def test_a_consumer_is_paused_at_work_restarted_stopped_and_resumed(deployment: 
     queue = deployment.broker.queue
     with deployment.lock_held(GATE):
         for number in range(5):
-            body, id_ = codec.encode(OrderGated(number)), f"gated-{number}"
+            body, id_ = payloads.encode(OrderGated(number)), f"gated-{number}"
             deployment.broker.publish(body, topic="OrderGated", type="OrderGated", message_id=id_)
         eventually(lambda: deployment.waiting_on("advisory") == 1)
         run(deployment, "pause", queue, *WHY)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
@@ -89,5 +89,5 @@ def test_a_stop_during_an_outage(deployment: Deployment, name: str, away: str):
 def publish_gated(deployment: Deployment, count: int) -> None:
     for number in range(count):
         deployment.broker.publish(
-            codec.encode(OrderGated(number)), topic="OrderGated", type="OrderGated", message_id=f"gated-{number}"
+            payloads.encode(OrderGated(number)), topic="OrderGated", type="OrderGated", message_id=f"gated-{number}"
         )

@@ -4,7 +4,7 @@ import signal
 from contextlib import ExitStack
 from decimal import Decimal
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.killing import killed_at_random
 from tests.acceptance.shop import OrderConfirmed, take_orders
@@ -45,7 +45,7 @@ def publish_twice(deployment: Deployment) -> None:
     """The same messages, from a client that sends each of them two times."""
     one = [
         (
-            codec.encode(OrderConfirmed(number, Decimal(1))),
+            payloads.encode(OrderConfirmed(number, Decimal(1))),
             {"message_id": f"foreign-{number}", "type": "OrderConfirmed"},
         )
         for number in FOREIGN

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from tests.acceptance.deployment import PROGRAMS, Deployment
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send, take_orders
 from tests.polling import eventually
@@ -69,4 +69,4 @@ def test_a_message_is_published_not_before_its_time(deployment: Deployment):
 def publish(deployment: Deployment, event: OrderConfirmed | OrderGated, message_id: str) -> None:
     """Publish as a foreign client does."""
     name = type(event).__name__
-    deployment.broker.publish(codec.encode(event), topic=name, message_id=message_id, type=name)
+    deployment.broker.publish(payloads.encode(event), topic=name, message_id=message_id, type=name)

@@ -18,7 +18,7 @@ from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
-from outboxkit.codec.codec import encode
+from outboxkit.codec.payloads import encode
 from outboxkit.inbox import handler_of
 from outboxkit.message import Message
 from outboxkit.testing import conformance

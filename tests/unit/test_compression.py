@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, DecodeError, compression, event, outbox
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.compression import (
     INFLATED_LIMIT,
     PIECE,
@@ -101,7 +101,7 @@ GIGABYTE = """
 import resource, sys, zlib
 from backports import zstd
 from outboxkit import DecodeError
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 
 mebibyte = bytes(2**20)
 if sys.argv[1] == "gzip":
@@ -113,7 +113,7 @@ else:
     bomb = b"".join([*(stream.compress(mebibyte) for _ in range(1024)), stream.flush()])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    codec.decode(dict, bomb, sys.argv[1])
+    payloads.decode(dict, bomb, sys.argv[1])
 except DecodeError as error:
     print(error)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, len(bomb))
@@ -183,7 +183,7 @@ def test_an_event_is_compressed_if_it_is_worth_it(engine: Engine, kind: Compress
         huge = outbox.add(session, Report("x" * INFLATED_LIMIT), max_payload_bytes=2 * INFLATED_LIMIT)
     assert (sent.content_encoding, sent.content_type) == (kind, "application/json")
     assert len(sent.payload) < 200
-    assert codec.decode(Report, sent.payload, sent.content_encoding) == large
+    assert payloads.decode(Report, sent.payload, sent.content_encoding) == large
     assert (plain.content_encoding, json.loads(plain.payload)) == (None, {"text": "é"})
     assert huge.content_encoding is None  # no consumer would inflate it
 
@@ -195,6 +195,6 @@ def test_a_compression_that_is_not_known_is_refused():
 
 def test_the_codec_reads_and_refuses():
     payload = gzip.compress(b'{"order_id": 7, "total": "9.50"}')
-    assert codec.decode(OrderConfirmed, payload, " X-GZip").order_id == 7
+    assert payloads.decode(OrderConfirmed, payload, " X-GZip").order_id == 7
     with pytest.raises(DecodeError, match="not valid gzip"):
-        codec.decode(OrderConfirmed, b"{}", "gzip")
+        payloads.decode(OrderConfirmed, b"{}", "gzip")

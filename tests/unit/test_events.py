@@ -138,9 +138,9 @@ def test_pydantic_is_not_needed():
     code = (
         "import sys; sys.modules['pydantic'] = None\n"
         "from dataclasses import dataclass\n"
-        "from outboxkit import events\nfrom outboxkit.codec import codec\n"
+        "from outboxkit import events\nfrom outboxkit.codec import payloads\n"
         "@events.event('A')\n@dataclass\nclass A:\n    a: int\n"
-        "assert codec.decode(A, codec.encode(A(1))) == A(1)\n"
+        "assert payloads.decode(A, payloads.encode(A(1))) == A(1)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outboxkit import DecodeError, EncodeError, event, outbox
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.testing import assert_round_trips
 from tests.unit.zoo import (
     ZOO,
@@ -46,7 +46,7 @@ from tests.unit.zoo import (
 
 @given(ZOO)
 def test_what_is_accepted_comes_back_exactly(instance: Any):
-    assert codec.decode(type(instance), codec.encode(instance)) == instance
+    assert payloads.decode(type(instance), payloads.encode(instance)) == instance
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_accepted_comes_back_exactly(instance: Any):
     ],
 )
 def test_aliases_are_written_if_the_class_reads_them_as_well(instance: Any, payload: bytes):
-    assert codec.encode(instance) == payload
+    assert payloads.encode(instance) == payload
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_aliases_are_written_if_the_class_reads_them_as_well(instance: Any, payl
 def test_what_an_earlier_version_stored_under_the_fields_own_names_can_still_be_read(stored: bytes, instance: Any):
     if instance is None:
         instance = Paid(by=Iban(), earlier={"x": [Aliased(customerName="a")]})
-    assert codec.decode(type(instance), stored) == instance
+    assert payloads.decode(type(instance), stored) == instance
 
 
 def test_an_outside_system_gets_the_aliases_and_is_not_asked_whether_they_can_be_read():
@@ -88,7 +88,7 @@ def test_an_outside_system_gets_the_aliases_and_is_not_asked_whether_they_can_be
         card_number: str = Field(serialization_alias="cardNumber")
         attempt: int = Field(1, exclude=True)
 
-    assert codec.encode(ChargeCard(card_number="4", attempt=2)) == b'{"cardNumber":"4"}'
+    assert payloads.encode(ChargeCard(card_number="4", attempt=2)) == b'{"cardNumber":"4"}'
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_outside_system_gets_the_aliases_and_is_not_asked_whether_they_can_be
     ],
 )
 def test_a_plain_value_of_another_type_may_become_what_its_annotation_says(instance: Any, found: Any):
-    decoded = codec.decode(type(instance), codec.encode(instance))
+    decoded = payloads.decode(type(instance), payloads.encode(instance))
     assert found is None or decoded == found
 
 
@@ -113,9 +113,9 @@ def test_a_number_that_json_has_not_is_refused_in_a_dataclass_of_pydantic(number
         value: float
         unit: str | None = None
 
-    assert codec.encode(Measured(1.5)) == b'{"value":1.5,"unit":null}'
+    assert payloads.encode(Measured(1.5)) == b'{"value":1.5,"unit":null}'
     with pytest.raises(EncodeError, match="a float that is NaN or infinite"):
-        codec.encode(Measured(number))
+        payloads.encode(Measured(number))
 
 
 def test_private_attributes_of_pydantic_are_no_fields():
@@ -125,7 +125,7 @@ def test_private_attributes_of_pydantic_are_no_fields():
 
     counted = Counted(name="a")
     counted._seen = 7
-    assert codec.decode(Counted, codec.encode(counted)).name == "a"
+    assert payloads.decode(Counted, payloads.encode(counted)).name == "a"
 
 
 def test_a_model_with_a_way_of_writing_of_its_own_is_asked_as_it_is():
@@ -135,7 +135,7 @@ def test_a_model_with_a_way_of_writing_of_its_own_is_asked_as_it_is():
         def model_dump_json(self, **_: Any) -> str:
             return super().model_dump_json(exclude_none=True)
 
-    assert codec.encode(Sparse()) == b"{}"
+    assert payloads.encode(Sparse()) == b"{}"
 
 
 @event("Later")
@@ -155,9 +155,9 @@ def test_a_class_may_name_one_that_is_defined_behind_it(engine: Engine):
 
 
 def test_a_field_that_is_missing_has_the_default_of_its_class():
-    assert codec.decode(Validated, b'{"theNumber":1}') == Validated(theNumber=1, many=[])
+    assert payloads.decode(Validated, b'{"theNumber":1}') == Validated(theNumber=1, many=[])
     with pytest.raises(DecodeError, match="theNumber"):
-        codec.decode(Validated, b"{}")
+        payloads.decode(Validated, b"{}")
 
 
 def test_a_secret_that_its_class_writes_itself_is_accepted():
@@ -176,7 +176,7 @@ def test_a_secret_that_its_class_writes_itself_is_accepted():
             return {"password": self.password.get_secret_value()}
 
     for cls in (ByField, ByModel):
-        assert codec.encode(cls(password="x")) == b'{"password":"x"}'
+        assert payloads.encode(cls(password="x")) == b'{"password":"x"}'
 
 
 @dataclass
@@ -186,7 +186,7 @@ class Located:
 
 def test_a_payload_for_a_type_without_a_json_form_is_not_read():
     with pytest.raises(DecodeError, match="values of type Path have no JSON form"):
-        codec.decode(Located, b'{"at":"/tmp"}')
+        payloads.decode(Located, b'{"at":"/tmp"}')
 
 
 @pytest.mark.parametrize("event", [Animals([Animal("a")]), Open([1, {"a": "b"}])])

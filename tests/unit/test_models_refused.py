@@ -17,7 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_co
 from typing_extensions import TypeAliasType
 
 from outboxkit import ConfigurationError, event, inbox, inbox_handler
-from outboxkit.codec import codec, pydantic_models
+from outboxkit.codec import payloads, pydantic_models
 from tests.unit.zoo import Computed, Empty, Slotted
 
 
@@ -172,7 +172,7 @@ def test_a_class_that_can_never_be_read_is_refused_by_add_and_when_a_consumer_st
     instance = make()
     cls = type(instance)
     with pytest.raises(ConfigurationError, match=f"(?s){reason}"):
-        codec.encode(instance)
+        payloads.encode(instance)
 
     def handle(session, event):
         pass

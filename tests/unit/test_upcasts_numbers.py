@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outboxkit.codec import codec, upcasts
+from outboxkit.codec import payloads, upcasts
 from tests.unit.operators.schemas.releases import release
 from tests.unit.shop import message
 
@@ -28,9 +28,9 @@ def test_numbers_keep_the_digits_that_a_foreign_producer_wrote(digits: str, more
 
 
 def test_a_number_of_a_document_is_a_float():
-    (number,) = codec.decode(upcasts.ANYTHING, b"[1.2345678901234567890]")
+    (number,) = payloads.decode(upcasts.ANYTHING, b"[1.2345678901234567890]")
     assert (number * 2, f"{number:.2f}", round(number)) == (2.4691357802469136, "1.23", 1)
     assert str(number) == repr(copy.deepcopy(number)) == "1.2345678901234567890"
-    assert codec.encode_value({"number": copy.copy(number), "null": None}) == (
+    assert payloads.encode_value({"number": copy.copy(number), "null": None}) == (
         b'{"number":1.2345678901234567890,"null":null}'
     )

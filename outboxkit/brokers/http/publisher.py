@@ -15,8 +15,8 @@ from outboxkit.brokers.http import request, verdict
 from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
-from outboxkit.codec.codec import MAX_PAYLOAD_BYTES
 from outboxkit.codec.envelopes.cloudevents import ContentMode, check_source, in_structured_mode
+from outboxkit.codec.payloads import MAX_PAYLOAD_BYTES
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
 from outboxkit.telemetry import tracing

@@ -9,8 +9,8 @@ from typing import Any
 from pamqp import decode
 
 from outboxkit.brokers import Malformed
-from outboxkit.codec.codec import CONTENT_TYPE
 from outboxkit.codec.headers import CAUSATION, KEY, MAX_DEPTH, OWN, TOPIC, VERSION
+from outboxkit.codec.payloads import CONTENT_TYPE
 from outboxkit.errors import EncodeError
 from outboxkit.errors.failures import printable
 from outboxkit.message import Message, is_version, unchecked

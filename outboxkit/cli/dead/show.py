@@ -14,8 +14,8 @@ from sqlalchemy import Row
 
 import outboxkit
 from outboxkit.cli.wording import in_utc, many, number, printable_name, span
-from outboxkit.codec.codec import plain_payload
 from outboxkit.codec.envelope import decode_headers
+from outboxkit.codec.payloads import plain_payload
 from outboxkit.errors import DecodeError
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.deadletters import Refusal, Survey

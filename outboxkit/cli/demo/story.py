@@ -14,7 +14,7 @@ from outboxkit import inbox, migrations
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
-from outboxkit.codec.codec import decode
+from outboxkit.codec.payloads import decode
 from outboxkit.consumer import Consumer, Consumers, ShardedConsumer
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message

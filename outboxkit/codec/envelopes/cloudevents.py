@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from outboxkit import ids
-from outboxkit.codec.codec import CONTENT_TYPE, plain_payload
 from outboxkit.codec.envelopes.envelope import Envelope, moment_of, parse_json, scalars, storable_or_none
 from outboxkit.codec.headers import LIMIT
+from outboxkit.codec.payloads import CONTENT_TYPE, plain_payload
 from outboxkit.compression import compression_named, deflate
 from outboxkit.errors import ConfigurationError, DecodeError
 from outboxkit.message import TRACE_HEADERS, Message, changed

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from outboxkit.codec.codec import plain_payload
 from outboxkit.codec.headers import LIMIT
+from outboxkit.codec.payloads import plain_payload
 from outboxkit.compression import INFLATED_LIMIT
 from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.errors.failures import first_line, printable, text_of

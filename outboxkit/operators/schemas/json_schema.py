@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from outboxkit.codec import codec, pydantic_models
+from outboxkit.codec import payloads, pydantic_models
 from outboxkit.events import declaration_of, is_pydantic
 from outboxkit.operators.schemas.keywords import DEFINITIONS, Schema, check_schema
 
@@ -27,7 +27,7 @@ def json_schema(cls: type) -> Schema:
         ConfigurationError: the class is not an event, or no payload could be decoded to it.
     """
     declaration = declaration_of(cls)
-    codec.check_event_class(cls)
+    payloads.check_event_class(cls)
     schema = _of_pydantic(cls) if is_pydantic(cls) else _of_msgspec(cls)
     about = {"type": declaration.name, "version": declaration.version, "aliases": list(declaration.aliases)}
     check_schema(schema, f"the JSON Schema of {cls.__qualname__}", "Correct what the class writes into it")

@@ -5,9 +5,9 @@ from outboxkit.brokers import Delivery, Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.reading import message_in
 from outboxkit.brokers.reserved import ABSENT
-from outboxkit.codec.codec import LARGE, plain_payload
 from outboxkit.codec.envelopes import CloudEvents, Envelope, Reader
 from outboxkit.codec.envelopes.cloudevents import STRUCTURED
+from outboxkit.codec.payloads import LARGE, plain_payload
 from outboxkit.compression import deflate
 from tests.unit.codec.envelopes import samples
 from tests.unit.shop import message

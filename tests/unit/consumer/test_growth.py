@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.consumer.growth import GROWTH, counter, heaviest
 
 MANY = 10_000
@@ -77,10 +77,10 @@ class Checked:
 def taken(row: Any, unit: bytes) -> float:
     """The bytes of memory that one of many such rows takes."""
     rows: Any = list[row]
-    codec.read(rows, b"[]")
+    payloads.read(rows, b"[]")
     tracemalloc.start()
     try:
-        kept = codec.read(rows, b"[" + unit * MANY + unit.rstrip(b",") + b"]")
+        kept = payloads.read(rows, b"[" + unit * MANY + unit.rstrip(b",") + b"]")
         return tracemalloc.get_traced_memory()[0] / len(kept)
     finally:
         tracemalloc.stop()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from outboxkit import event
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.message import Message
 from outboxkit.testing.messages import AddedMessage
 
@@ -25,7 +25,7 @@ def added(
 
 def test_it_equals_an_event_of_its_name_and_content():
     assert added() == Weighed(1)
-    assert added(codec.encode(Weighed(2))) != Weighed(1)
+    assert added(payloads.encode(Weighed(2))) != Weighed(1)
     assert added(name="kit.Sold") != Weighed(1)
 
 

@@ -153,7 +153,9 @@ def test_a_destination_is_named_where_it_is_another_than_the_default():
 
 
 def test_the_decoders_own_frames_are_left_out():
-    ours = 'Traceback (most recent call last):\n  File "/v/site-packages/outboxkit/codec/codec.py", line 1, in decode\n'
+    ours = (
+        'Traceback (most recent call last):\n  File "/v/site-packages/outboxkit/codec/payloads.py", line 1, in decode\n'
+    )
     users = ours + '  File "/srv/shop/events.py", line 7, in __post_init__\n'
     assert "traceback\n" not in text(reason="undecodable", traceback=ours + "DecodeError: no\n")
     assert "shop/events.py" in text(reason="undecodable", traceback=users + "DecodeError: no\n")

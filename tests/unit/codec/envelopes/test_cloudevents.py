@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import ConfigurationError, DecodeError, Message, ids
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.codec.envelopes import CloudEvents, Envelope
 from outboxkit.codec.envelopes.cloudevents import STRUCTURED, ContentMode, as_cloud_event, check_source
 from outboxkit.compression import deflate
@@ -128,7 +128,7 @@ def test_a_compressed_document_and_a_compressed_event():
     envelope = replace(samples.STRUCTURED, body=deflate(samples.STRUCTURED.body, "gzip"), content_encoding="gzip")
     assert (read(envelope).content_encoding, json.loads(read(envelope).payload)) == (None, samples.EVENT)
     envelope = replace(samples.KNATIVE, body=deflate(samples.BODY, "gzip"), content_encoding="gzip")
-    assert codec.plain_payload(read(envelope).payload, read(envelope).content_encoding) == samples.BODY
+    assert payloads.plain_payload(read(envelope).payload, read(envelope).content_encoding) == samples.BODY
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_compressed_payload_stays_compressed(mode: ContentMode):
     assert written.content_encoding == "gzip"
     found = CloudEvents()(arrived(written))
     assert found is not None
-    assert codec.plain_payload(found.payload, found.content_encoding) == samples.BODY
+    assert payloads.plain_payload(found.payload, found.content_encoding) == samples.BODY
     damaged = as_cloud_event(replace(sent, payload=b"\x1f"), "/shop", "structured")
     assert (damaged.content_encoding, damaged.content_type) == (None, STRUCTURED)
 

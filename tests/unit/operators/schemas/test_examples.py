@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outboxkit.codec import codec
+from outboxkit.codec import payloads
 from outboxkit.operators.schemas import json_schema
 from outboxkit.operators.schemas.examples import examples_of, failed_upcast
 from tests.unit.operators.schemas.releases import event_with, release
@@ -74,7 +74,7 @@ def test_a_document_made_from_a_schema_is_an_event(cls: Any):
     documents = list(examples_of(json_schema(cls)))
     assert documents
     for document in documents:
-        codec.decode(cls, json.dumps(document).encode())
+        payloads.decode(cls, json.dumps(document).encode())
 
 
 def test_one_document_has_all_fields_and_one_the_required_ones():
