@@ -159,7 +159,7 @@ def test_the_decoders_own_frames_are_left_out():
     users = ours + '  File "/srv/shop/events.py", line 7, in __post_init__\n'
     assert "traceback\n" not in text(reason="undecodable", traceback=ours + "DecodeError: no\n")
     assert "shop/events.py" in text(reason="undecodable", traceback=users + "DecodeError: no\n")
-    assert "codec.py" in text(reason="failed", traceback=ours + "KeyError: no\n")
+    assert "payloads.py" in text(reason="failed", traceback=ours + "KeyError: no\n")
 
 
 def test_a_traceback_is_shown_with_its_lines():
