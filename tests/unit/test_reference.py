@@ -160,16 +160,10 @@ def test_every_option_of_a_message_is_in_its_table(title: str) -> None:
     assert documented == ["session", "event", *outbox.Options.__annotations__]
 
 
-@pytest.mark.parametrize(
-    ("title", "own"),
-    [
-        ("`fastapi.Idempotent`", ["session", "principal"]),
-        ("`flask.Idempotent`", ["session", "principal"]),
-        ("`asgi.IdempotencyMiddleware`", ["app", "session_factory", "principal", "when"]),
-    ],
-)
-def test_every_option_of_the_http_door_is_in_its_table(title: str, own: list[str]) -> None:
-    assert first_cells(section(read("api"), title)) == [*own, *request.IdempotencyOptions.__annotations__]
+def test_every_option_of_the_http_door_is_in_its_table() -> None:
+    """FastAPI has all of them; the others say what differs."""
+    documented = first_cells(section(read("api"), "`fastapi.Idempotent`"))
+    assert documented == ["session", "principal", *request.IdempotencyOptions.__annotations__]
 
 
 def test_every_outcome_is_in_its_table() -> None:
