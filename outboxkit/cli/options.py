@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -11,8 +12,8 @@ from pydantic import SecretStr
 
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.message import check_moment
-from outboxkit.runtime import compose
-from outboxkit.runtime.environment import FILE, variable
+from outboxkit.runtime import compose, urls
+from outboxkit.runtime.environment import FILE, read_secret, variable
 from outboxkit.runtime.settings import SECRETS, Settings, load, parse_duration, unknown_variables
 from outboxkit.runtime.settings import option as option_of
 from outboxkit.runtime.urls import ListenAddress
@@ -76,6 +77,22 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
         accepted = "a moment such as 2026-03-01T12:00Z, or a duration such as 2h or 7d"
         raise ConfigurationError(f"{option} is {text!r}: {accepted} is accepted") from None
     return moment
+
+
+def url_of_option(option: str, value: str) -> str:
+    """The URL of a database in an option's value, or in the file that it names: `@shop.url`.
+
+    Raises:
+        ConfigurationError: it cannot be used; the text has no part that may be secret.
+    """
+    url = read_secret(value[1:], named=option) if value.startswith("@") else value
+    try:
+        urls.check_database(url)
+    except ValueError as error:
+        raise ConfigurationError(f"{option} cannot be used: {error}") from None
+    if (file := urls.file_of(url)) is not None and not Path(file).exists():
+        raise ConfigurationError(f"{option} cannot be used: there is no file {file!r}")
+    return url
 
 
 def with_settings(*names: str, **texts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+import msgspec
 import typer
 
 from outboxkit.errors.wording import COUNTED, NOTHING, Count, in_utc, many, number, printable_name, span, total
@@ -21,6 +22,7 @@ __all__ = [
     "many",
     "now_and_then",
     "number",
+    "print_json",
     "printable_name",
     "span",
     "total",
@@ -45,6 +47,11 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
         whole, max(width, NARROWEST), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace("\0", " ") for line in lines]
+
+
+def print_json(document: object) -> None:
+    """Print one indented JSON document."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
 class _Counted(Protocol):

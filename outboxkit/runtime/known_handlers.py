@@ -34,6 +34,8 @@ class KnownHandler:
         types: of the messages that it takes; None: not known.
         last_seen: the last time at which its consumer registered it, which is every hour.
         is_connected: whether a consumer of the queue is connected now; None: the database cannot tell.
+        first_seen: when its consumer registered it first; None: not known.
+        retention: of the consumer's inbox; None: not known.
     """
 
     queue: str
@@ -42,6 +44,8 @@ class KnownHandler:
     types: tuple[str, ...] | None
     last_seen: datetime
     is_connected: bool | None = None
+    first_seen: datetime | None = None
+    retention: timedelta | None = None
 
     def seen(self, now: datetime) -> str:
         """The queue, and when its consumer was there."""
@@ -236,6 +240,8 @@ def _known(connection: Connection, rows: Iterable[RowMapping]) -> list[KnownHand
             types=_types(row["types"]),
             last_seen=row["last_seen"],
             is_connected=None if sessions is None else any(may_be_of_queue(name, row["queue"]) for name in sessions),
+            first_seen=row["first_seen"],
+            retention=None if row["retention"] is None else timedelta(seconds=row["retention"]),
         )
         for row in rows
     ]

@@ -13,7 +13,6 @@ from outboxkit.statements import (
     effects,
     idempotency,
     inbox,
-    lives,
     notifier,
     operations,
     partitions,
@@ -24,6 +23,7 @@ from outboxkit.statements import (
     settle,
     shards,
     status,
+    trace,
     write,
 )
 
@@ -36,7 +36,6 @@ __all__ = [
     "effects",
     "idempotency",
     "inbox",
-    "lives",
     "notifier",
     "operations",
     "partitions",
@@ -47,5 +46,6 @@ __all__ = [
     "settle",
     "shards",
     "status",
+    "trace",
     "write",
 ]

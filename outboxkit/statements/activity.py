@@ -64,7 +64,9 @@ SEEN = timedelta(days=1)
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NOW = func.current_timestamp()
 _NOTED = ("function", "types", "retention")
-_KNOWN = (handler.c.queue, handler.c.handler, handler.c.function, handler.c.types, handler.c.last_seen)
+_KNOWN = tuple(
+    handler.c[name] for name in ("queue", "handler", "function", "types", "first_seen", "last_seen", "retention")
+)
 
 
 @cache

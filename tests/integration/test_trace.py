@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, insert
 
-from outboxkit import tables
-from outboxkit.operators.trace import Archive, Clue, follow, lives
+from outboxkit import ids, tables
+from outboxkit.operators.trace import MessageTrace, Trace, TraceQuery, reading, trace_messages
 from outboxkit.operators.trace.reasons import Explanation
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
@@ -32,11 +32,11 @@ def add(engine: Engine, *rows: dict[str, Any], table: Any = tables.outbox, base:
             connection.execute(insert(table), base | row)
 
 
-def look(url: str, clue: Clue, *also: str) -> list[Archive]:
-    async def run() -> list[Archive]:
+def look(url: str, query: TraceQuery, *also: str) -> Trace:
+    async def run() -> Trace:
         engines = [process.engine(each, name="outboxkit trace") for each in (url, *also)]
         try:
-            return await follow(engines, clue, patience=timedelta(minutes=1))
+            return await trace_messages(engines, query)
         finally:
             for engine in engines:
                 await engine.dispose()
@@ -44,8 +44,13 @@ def look(url: str, clue: Clue, *also: str) -> list[Archive]:
     return asyncio.run(run())
 
 
+def traced(url: str, id_: str) -> MessageTrace:
+    (message,) = look(url, TraceQuery(id_)).messages
+    return message
+
+
 def explained(url: str, id_: str) -> Explanation:
-    (reason,) = lives(look(url, Clue(message_id=id_)))[id_].reasons
+    (reason,) = traced(url, id_).why
     return reason
 
 
@@ -75,8 +80,8 @@ def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
     assert "parked by dead letter 1, message dead, rejected: too large" in explained(database_url, "parked").text
     assert explained(database_url, "elsewhere").cure[:1] in ((), ("outboxkit relay --destination payments",))
     assert "; 3 messages to default are before it" in explained(database_url, "unique").text
-    found = lives(look(database_url, Clue(key="k")))
-    assert list(found) == ["retried", "behind", "elsewhere"]
+    of_key = look(database_url, TraceQuery(key="k")).messages
+    assert {each.message_id for each in of_key} == {"retried", "behind", "elsewhere"}
 
 
 def test_a_message_whose_relay_is_paused_waits_for_the_pause(engine: Engine, database_url: str):
@@ -102,12 +107,12 @@ def test_what_became_of_a_message(engine: Engine, database_url: str):
         add(engine, known | {"handler": name, "queue": "q"}, table=tables.handler, base={})
     dead = {"message_id": "m", "side": "inbox", "queue": "q", "handler": "F", "resolution": "replayed"}
     add(engine, dead | {"resolved_by": "ann", "resolved_at": NOW}, table=tables.dead_letter, base=LETTER)
-    (archive,) = look(database_url, Clue(message_id="m"))
-    life = lives([archive])["m"]
-    assert [reason.kind for reason in life.reasons] == ["started", "handled", "younger", "replayed"]
-    assert "G of queue q" in life.reasons[2].text
-    assert {event.what for event in life.timeline} == {"published", "handled", "started", "dead", "replayed"}
-    assert archive.cut == {}
+    answer = look(database_url, TraceQuery("m"))
+    (found,) = answer.messages
+    assert [reason.kind for reason in found.why] == ["started", "handled", "younger", "replayed"]
+    assert "G of queue q" in found.why[2].text
+    assert {event.what for event in found.timeline} == {"published", "handled", "started", "dead", "replayed"}
+    assert answer.not_read == ()
 
 
 def test_payloads_of_one_id_are_counted(engine: Engine, database_url: str):
@@ -116,23 +121,40 @@ def test_payloads_of_one_id_are_counted(engine: Engine, database_url: str):
         kept = {"message_id": "m", "position": 1 + number // 2, "published_at": NOW - number * HOUR}
         add(engine, kept | {"payload": b"%d" % number}, table=tables.published)
     add(engine, {"message_id": "m", "payload": b"0"}, {"message_id": "other"})
-    (archive,) = look(database_url, Clue(message_id="m"))
-    assert archive.payloads == {"m": 3}
-    assert "4 messages have this id, with 3 payloads" in [each.text for each in lives([archive])["m"].reasons][1]
+    assert "4 messages have this id, with 3 payloads" in [each.text for each in traced(database_url, "m").why][1]
 
 
-def test_a_second_database_names_the_story(
+def test_a_second_database_has_what_it_caused(
     engine: Engine, database_url: str, migrated_sqlite: SqliteCopies, tmp_path: Path
 ):
-    """The first one is asked again for what the second one knows: its correlation id."""
-    add(engine, {"message_id": "grandchild", "causation_id": "child", "correlation_id": "s"})
     other = migrated_sqlite.copy(tmp_path / "other.db")
     there = create_engine(other)
     add(there, {"message_id": "m", "correlation_id": "s"})
-    add(there, {"message_id": "child", "causation_id": "m", "correlation_id": "s"})
+    add(engine, {"message_id": "child", "causation_id": "m", "correlation_id": "s"})
     there.dispose()
-    known = lives(look(database_url, Clue(message_id="m"), other))
-    assert (known["m"].caused, known["child"].caused) == (("child",), ("grandchild",))
+    (found,) = look(database_url, TraceQuery("m"), other).messages
+    assert [each.message_id for each in found.caused] == ["child"]
+    of_story = look(database_url, TraceQuery(correlation_id="s"), other).messages
+    assert {each.message_id for each in of_story} == {"m", "child"}
+
+
+def test_a_window_is_read_at_the_time_of_the_id(engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch):
+    """In a backlog, and among kept messages; also if the producer's clock is a little ahead, or far."""
+    monkeypatch.setattr(reading, "WINDOW", 20)
+    times = [NOW - (300 - number) * timedelta(minutes=1) for number in range(300)]
+    rows = [{"position": n + 1, "message_id": ids.new(at=at), "created_at": at} for n, at in enumerate(times)]
+    add(engine, *(row | {"key": None} for row in rows))
+    sent = [row | {"message_id": ids.new(at=at), "published_at": at} for row, at in zip(rows, times, strict=True)]
+    ahead = [ids.new(at=times[150] + timedelta(minutes=5)), ids.new(at=NOW + 2 * HOUR)]
+    sent[150]["message_id"], sent[299]["message_id"] = ahead
+    add(engine, *sent, table=tables.published)
+    for number in (0, 3, 150, 290, 299):
+        assert traced(database_url, rows[number]["message_id"]).state == "waiting", number
+        assert traced(database_url, sent[number]["message_id"]).state == "published", number
+    answer = look(database_url, TraceQuery("an id without a time"))
+    assert answer.messages == ()
+    assert len(answer.not_read) == 2
+    assert answer.not_read[0].startswith("the outbox before position 282 in ")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`outboxkit trace` on large tables: by the indexes that the statements name, and no page reads more than its rows."""
+"""`outboxkit trace` on large tables: by the indexes that the statements name, and a window reads its rows alone."""
 
 import inspect
 import secrets
@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from outboxkit import statements
-from outboxkit.statements import lives
+from outboxkit.statements import trace
 from outboxkit.tables import LAST_MOMENT
 from tests.integration.test_status_plans import walk
 from tests.servers import Server, create_database, drop_database
 
-ROWS, PAGE = 30_000, 500
+ROWS, WINDOW = 30_000, 500
 NOW = datetime.now(UTC)
 FILL = (
     """
@@ -43,34 +43,32 @@ FILL = (
 IDS = {"ids": ["m60", "m61", "m101"], "limit": 100}
 OF_KEY = {"key": "k60", "limit": 100}
 PLACE = {"key": "k60", "destination": "default", "position": 20_000}
-MATCH = {"most": 501, "ids": ["m60"], "stories": ["s"], "key": None, "page": PAGE}
+MATCH: dict[str, Any] = {"message_id": "m60", "causation_id": "m60", "correlation_id": None, "key": None}
+MATCH |= {"limit": 501, "window": WINDOW}
 PG = "postgresql"
 READS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "delayed": (lives.delayed(PG), IDS),
-    "deduplicated": (lives.deduplicated(PG), IDS),
-    "ready_of_key": (lives.ready_of_key(), OF_KEY),
-    "held_of_key": (lives.held_of_key(), OF_KEY),
-    "dead": (lives.dead(PG), IDS),
-    "parked_of_key": (lives.parked_of_key(), OF_KEY),
-    "handled": (lives.handled(PG), IDS | {"handlers": ["H0", "H1", "H2"]}),
-    "crashes": (lives.crashes(PG), IDS | {"queues": ["q0", "q1", "q2"]}),
-    "first_ready_before": (lives.first_ready_before(), PLACE),
-    "first_held_before": (lives.first_held_before(), PLACE),
-    "parking": (lives.parking(), PLACE),
-    "count_ahead": (lives.count_ahead(), PLACE | {"limit": PAGE}),
-    "first_added": (lives.first_added(), {"position": 10_000}),
-    "ends": (lives.ends(), {}),
-    "digests_waiting": (lives.digests_waiting(PG), {"positions": [1, 2, 3]}),
-    "digests_kept": (lives.digests_kept(PG), {"positions": [1, 2, 3], "ats": [NOW] * 3}),
-    "row_locks": (lives.row_locks(), {"positions": [1, 2, 3]}),
-    "outbox_page": (lives.outbox_page(PG, newest_first=False), MATCH | {"after_position": 1000}),
-    "outbox_page, newest first": (lives.outbox_page(PG, newest_first=True), MATCH | {"after_position": 20_000}),
-    "dead_page": (lives.dead_page(PG), MATCH | {"after_id": 20_000}),
+    "delayed": (trace.delayed(PG), IDS),
+    "deduplicated": (trace.deduplicated(PG), IDS),
+    "ready_of_key": (trace.ready_of_key(PG), OF_KEY),
+    "held_of_key": (trace.held_of_key(PG), OF_KEY),
+    "dead": (trace.dead(PG), IDS),
+    "parked_of_key": (trace.parked_of_key(), OF_KEY),
+    "handled": (trace.handled(PG), IDS | {"handlers": ["H0", "H1", "H2"]}),
+    "crashes": (trace.crashes(PG), IDS | {"queues": ["q0", "q1", "q2"]}),
+    "first_ready_before": (trace.first_ready_before(), PLACE),
+    "first_held_before": (trace.first_held_before(), PLACE),
+    "parking": (trace.parking(), PLACE),
+    "count_ahead": (trace.count_ahead(), PLACE | {"limit": WINDOW}),
+    "first_added": (trace.first_added(), {"position": 10_000}),
+    "ends": (trace.ends(), {}),
+    "row_locks": (trace.row_locks(), {"positions": [1, 2, 3]}),
+    "outbox_window": (trace.outbox_window(PG), MATCH | {"position": 1000}),
+    "dead_window": (trace.dead_window(PG), MATCH),
 }
 for _newest_first, _at in ((True, LAST_MOMENT), (False, NOW - timedelta(hours=4))):
-    READS[f"published_page, newest first: {_newest_first}"] = (
-        lives.published_page(PG, newest_first=_newest_first),
-        MATCH | {"after_at": _at, "after_position": 0},
+    READS[f"published_window, newest first: {_newest_first}"] = (
+        trace.published_window(PG, newest_first=_newest_first),
+        MATCH | {"at": _at},
     )
 
 
@@ -101,8 +99,8 @@ def test_a_statement_reads_a_bounded_part_of_an_index(large: Engine, name: str):
     scans = [node for node in nodes if node.get("Relation Name", "").startswith("outboxkit")]
     assert scans
     for scan in scans:
-        assert (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"] <= PAGE + 1, scan
-    doc = " ".join((inspect.getdoc(getattr(lives, name.partition(",")[0])) or "").split())
+        assert (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"] <= WINDOW + 1, scan
+    doc = " ".join((inspect.getdoc(getattr(trace, name.partition(",")[0])) or "").split())
     for index in {node["Index Name"] for node in nodes if "Index Name" in node}:
         assert ("primary key" if index.endswith("_pkey") else index) in doc
 

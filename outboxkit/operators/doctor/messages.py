@@ -10,7 +10,7 @@ from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.findings import Diagnosis, finding
 from outboxkit.runtime.pauses import RELAY, read_pauses
 from outboxkit.runtime.pauses.holding import read_holding, relay_name
-from outboxkit.statements import activity, doctor, lives, status
+from outboxkit.statements import activity, doctor, status, trace
 
 LIMIT = COUNTED + 1
 MOST_DESTINATIONS = 100
@@ -115,7 +115,7 @@ def check_dead_letters(database: Database) -> Iterator[Diagnosis]:
     """Parked keys, and dead letters that wait for a decision."""
     for (name,) in database.rows(status.destinations(), limit=LIMIT, most=MOST_DESTINATIONS):
         for key, waiting, dead, keys, _ in database.rows(status.parked_keys(), limit=LIMIT, top=_TOP, destination=name):
-            letters = database.rows(lives.parking(), key=key, destination=name, position=_LAST)
+            letters = database.rows(trace.parking(), key=key, destination=name, position=_LAST)
             for letter in letters[:1]:
                 yield finding(
                     "key-parked",

@@ -19,9 +19,9 @@ from outboxkit import schema
 from outboxkit.database.driver_rows import pages
 from outboxkit.operators.reconciliation.result import HandlerTally, Reconciled, Terms
 from outboxkit.operators.reconciliation.takers import Takers, takers_of
-from outboxkit.operators.trace.reading import registered_handlers
 from outboxkit.runtime import urls
 from outboxkit.runtime.engines import snapshot
+from outboxkit.runtime.known_handlers import read_handlers
 from outboxkit.schema import partitions
 from outboxkit.statements import reconciliation as statements
 from outboxkit.statements import status
@@ -133,7 +133,7 @@ class Reconciliation:
         return result
 
     async def _find_takers(self, sink: AsyncConnection, between: Mapping[str, Any]) -> Takers:
-        registered = await sink.run_sync(registered_handlers)
+        registered = await sink.run_sync(read_handlers)
         pairs = (await sink.execute(statements.handled_types(), between)).all()
         return takers_of(registered, [(name, type_) for name, type_ in pairs], self._terms)
 

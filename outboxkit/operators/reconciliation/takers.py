@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
 from outboxkit.operators.reconciliation.result import Terms
-from outboxkit.operators.trace.entries import Registered
+from outboxkit.runtime.known_handlers import KnownHandler
 from outboxkit.statements.activity import NEVER
 
 SHOWN = 10
@@ -41,7 +41,7 @@ class Takers(dict[tuple[str, str | None], tuple[str, ...]]):
         return names
 
 
-def takers_of(registered: Iterable[Registered], handled: Iterable[tuple[str, str]], terms: Terms) -> Takers:
+def takers_of(registered: Iterable[KnownHandler], handled: Iterable[tuple[str, str]], terms: Terms) -> Takers:
     """The handlers that messages are expected of.
 
     A consumer registers its handlers with their types. Of a handler that did not, those types count that it has

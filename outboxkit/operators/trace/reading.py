@@ -1,34 +1,150 @@
-"""Reading a database for the life of a message: what indexes lead to, a bounded search, and what each row waits for."""
+"""Reading a database for `outboxkit trace`: what indexes lead to, a window of each table, and what rows wait for."""
 
-import json
-from collections import Counter, defaultdict
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection, Row, Select
 
-from outboxkit import schema
+from outboxkit import ids, schema
 from outboxkit.database import session_names
-from outboxkit.errors.wording import COUNTED
+from outboxkit.errors.wording import COUNTED, in_utc, number
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.blockers import read_blockers
-from outboxkit.operators.trace.clue import MOST, Clue, take_crashes, take_handled, take_letter, take_waiting
-from outboxkit.operators.trace.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
-from outboxkit.operators.trace.searching import search
-from outboxkit.runtime.pauses import RELAY, read_pauses
+from outboxkit.operators.blockers import Blocker, read_blockers
+from outboxkit.runtime import urls
+from outboxkit.runtime.known_handlers import KnownHandler, read_handlers
+from outboxkit.runtime.pauses import RELAY, Pause, read_pauses
 from outboxkit.statements import activity, status
-from outboxkit.statements import lives as statements
+from outboxkit.statements import trace as statements
 from outboxkit.statements.dialects import is_server
+from outboxkit.statements.published import moment
+from outboxkit.tables import LAST_MOMENT
 
+WINDOW = 20_000
+"""Rows of a table that are read where no index leads to the messages."""
+MOST = 500
+"""Messages of a query that are taken from a table."""
 MOST_NAMES = 200
 """Handlers and queues whose rows are looked for."""
 MOST_EXPLAINED = 50
-"""Rows of the outbox of which it is found out what they wait for."""
-_LIMIT = {"limit": MOST}
+"""Rows of the outbox whose blockers are looked for."""
+SHORTEST = timedelta(days=1)
+"""The shortest retention of inbox rows and dead letters."""
 
 
-def find_messages(connection: Connection, clue: Clue, archive: Archive, *, patience: timedelta) -> None:
-    """Find the messages of a clue, in the connection's transaction; the clue learns their ids.
+@dataclass(frozen=True, slots=True)
+class TraceQuery:
+    """A message id, a key or a correlation id: one of them is not None."""
+
+    message_id: str | None = None
+    key: str | None = None
+    correlation_id: str | None = None
+
+    @property
+    def id_(self) -> str | None:
+        """The id of a message that is looked for. The first message of a correlation id has it as its own id."""
+        return self.message_id or self.correlation_id
+
+    @property
+    def begun(self) -> datetime | None:
+        """The earliest moment at which such a message was added, by its producer; None if no id tells it."""
+        return ids.time_before(self.id_) if self.id_ is not None else None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a match: the messages of the query, and those that the given one has caused."""
+        of = {"message_id": self.id_, "causation_id": self.message_id}
+        return of | {"correlation_id": self.correlation_id, "key": self.key}
+
+    def selects(self, message_id: str, row: Any) -> bool:
+        """Whether this message was asked for, and not one that it has caused."""
+        if self.key is not None:
+            return bool(row.key == self.key)
+        return message_id == self.id_ or (self.correlation_id is not None and row.correlation_id == self.correlation_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The things that a row of the outbox may wait for; rows are of the statements of the same names.
+
+    Attributes:
+        lock: the session that has it locked.
+        ready, held: the first rows of its key before it.
+        parking: the dead letter that parks its key.
+        ahead: ready rows of its destination before it, up to a limit.
+        relays: relays that are connected to the database; None if that cannot be known.
+        pause: of its destination's relay.
+    """
+
+    lock: Row[Any] | None = None
+    ready: Row[Any] | None = None
+    held: Row[Any] | None = None
+    parking: Row[Any] | None = None
+    ahead: int = 0
+    relays: int | None = None
+    pause: Pause | None = None
+
+
+@dataclass(slots=True)
+class DatabaseRows:
+    """The rows of one database that tell of the messages of a query.
+
+    Attributes:
+        name: its address, without user and password.
+        now: the time by its clock.
+        waiting, kept, letters: rows of messages, by their own keys.
+        handled, crashes: rows of the inbox, and crash records.
+        handlers: those that are registered.
+        around: what rows of the outbox wait for, by position.
+        oldest_kept: when the oldest message that is kept was published; None if none is.
+        blockers: sessions for whose locks outboxkit's sessions wait.
+        unread: the parts of tables that were not read.
+    """
+
+    name: str
+    now: datetime
+    waiting: dict[int, Row[Any]] = field(default_factory=dict)
+    kept: dict[tuple[datetime, int], Row[Any]] = field(default_factory=dict)
+    letters: dict[int, Row[Any]] = field(default_factory=dict)
+    handled: list[Row[Any]] = field(default_factory=list)
+    crashes: list[Row[Any]] = field(default_factory=list)
+    handlers: list[KnownHandler] = field(default_factory=list)
+    around: dict[int, Surroundings] = field(default_factory=dict)
+    oldest_kept: datetime | None = None
+    blockers: tuple[Blocker, ...] = ()
+    unread: list[str] = field(default_factory=list)
+
+    def messages(self) -> Iterator[Row[Any]]:
+        """The rows that have a message's properties."""
+        yield from self.waiting.values()
+        yield from self.kept.values()
+        yield from self.letters.values()
+
+    def ids(self) -> set[str]:
+        """The ids of all messages; a dead letter may have none that could be read."""
+        return {row.message_id for row in self.messages() if row.message_id is not None}
+
+    def may_have_forgotten(self, born: datetime | None) -> bool:
+        """Whether a message of this time, or of an unknown one, may be older than the inbox rows that are kept."""
+        retentions = [each.retention for each in self.handlers] or [SHORTEST]
+        return any(born is None or each is None or self.now - born >= each for each in retentions)
+
+    def expected(self, message: Any) -> list[KnownHandler]:
+        """The registered handlers that take a message of this type, queue and destination, if their types are known."""
+        return [
+            each
+            for each in self.handlers
+            if message.type in (each.types or ())
+            and each.last_seen > activity.NEVER
+            and message.destination in (None, DEFAULT_DESTINATION)
+            and message.queue in (None, each.queue)
+        ]
+
+
+def read_messages(connection: Connection, query: TraceQuery) -> DatabaseRows:
+    """Find the messages of a query, in the connection's transaction.
 
     Raises:
         SchemaError: the tables are missing or old.
@@ -37,26 +153,72 @@ def find_messages(connection: Connection, clue: Clue, archive: Archive, *, patie
     dialect = connection.dialect.name
     if is_server(dialect):
         connection.execute(status.forbid_sorting())
-    if clue.key is not None:
-        of_key = _LIMIT | {"key": clue.key}
-        for statement in (statements.ready_of_key(), statements.held_of_key()):
-            for row in connection.execute(statement, of_key).mappings():
-                take_waiting(archive, clue, row)
-        for row in connection.execute(statements.parked_of_key(), of_key).mappings():
-            take_letter(archive, clue, row)
+    now = connection.execute(moment(dialect)).scalar_one()
+    database = DatabaseRows(urls.shown(connection.engine.url), now)
+    database.oldest_kept = connection.execute(status.oldest_published()).scalar_one()
+    if query.key is not None:
+        outbox = (statements.ready_of_key(dialect), statements.held_of_key(dialect))
+        letters = statements.parked_of_key()
     else:
-        by_ids = _LIMIT | {"ids": sorted(clue.ids)}
-        for statement in (statements.delayed(dialect), statements.deduplicated(dialect)):
-            for row in connection.execute(statement, by_ids).mappings():
-                take_waiting(archive, clue, row)
-        for row in connection.execute(statements.dead(dialect), by_ids).mappings():
-            take_letter(archive, clue, row)
-    archive.oldest_kept = connection.execute(status.oldest_published()).scalar_one()
-    search(connection, clue, archive, patience=patience)
+        outbox = (statements.delayed(dialect), statements.deduplicated(dialect))
+        letters = statements.dead(dialect)
+    indexed = {"key": query.key, "ids": [query.id_], "limit": MOST}
+    for statement in outbox:
+        database.waiting |= {row.position: row for row in connection.execute(statement, indexed)}
+    database.letters |= {row.id: row for row in connection.execute(letters, indexed)}
+    _read_windows(connection, query, database)
+    return database
 
 
-def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
-    """Find what became of the messages that the clue has led to, and what those in the outbox wait for."""
+def _read_windows(connection: Connection, query: TraceQuery, database: DatabaseRows) -> None:
+    """Read a window of each table. If an id tells a time, it is there, and else at the newest rows."""
+    dialect, begun = connection.dialect.name, query.begun
+    lowest, highest = connection.execute(statements.ends()).one()
+
+    def read(statement: Select[Any], rest: Callable[[Row[Any]], str], **start: Any) -> list[Row[Any]]:
+        parameters = query.parameters | start | {"window": WINDOW, "limit": MOST + 1}
+        rows = connection.execute(statement, parameters).all()
+        if len(rows) > MOST:
+            database.unread.append(f"{rest(rows[MOST - 1])}, as {MOST} messages had been found")
+        elif rows and rows[-1].number == WINDOW:
+            database.unread.append(rest(rows[-1]))
+        return [row for row in rows[:MOST] if row.is_match]
+
+    if lowest is not None:
+        newest = highest + 2 - WINDOW  # a window to the end is not full
+        first = min(_position_at(connection, begun, lowest, highest), newest) if begun else newest
+        if first > lowest:
+            database.unread.append(f"the outbox before position {number(first)}")
+        outbox = statements.outbox_window(dialect)
+        rows = read(outbox, lambda row: f"the outbox behind position {number(row.position)}", position=first)
+        database.waiting |= {row.position: row for row in rows}
+    at = begun if begun is not None and begun < database.now else LAST_MOMENT
+    for newest_first, side in ((True, "before"), (False, "after")):
+        if newest_first or at < LAST_MOMENT:
+            published = statements.published_window(dialect, newest_first=newest_first)
+            rows = read(published, partial(_rest_of_kept, side), at=at)
+            database.kept |= {(row.published_at, row.position): row for row in rows}
+    rows = read(statements.dead_window(dialect), lambda row: f"dead letters below number {row.id}")
+    database.letters |= {row.id: row for row in rows}
+
+
+def _rest_of_kept(side: str, row: Row[Any]) -> str:
+    return f"messages kept {side} {in_utc(row.published_at)}"
+
+
+def _position_at(connection: Connection, moment: datetime, lowest: int, highest: int) -> int:
+    """A position half a window before rows that were added at this moment: positions follow the time, if roughly."""
+    while lowest < highest:
+        middle = (lowest + highest) // 2
+        rows = connection.execute(statements.first_added(), {"position": middle}).all()
+        # a delayed row is dated by its due time
+        added = next((row.created_at for row in rows if row.held or row.due_at is None), rows[0].created_at)
+        lowest, highest = (middle + 1, highest) if added is not None and added < moment else (lowest, middle)
+    return lowest - WINDOW // 2
+
+
+def read_outcomes(connection: Connection, database: DatabaseRows, message_ids: Collection[str]) -> None:
+    """Find what became of these messages, and what those in the outbox wait for."""
     dialect = connection.dialect.name
     if is_server(dialect):
         connection.execute(status.forbid_sorting())
@@ -64,99 +226,34 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
     handlers = connection.execute(status.handlers(), most).scalars().all()
     queues = connection.execute(status.queues_with_crashes(), most).scalars().all()
     if len(handlers) > MOST_NAMES:
-        archive.cut["inbox"] = f"the inbox's rows of handlers behind {handlers[MOST_NAMES - 1]}"
-    by_ids = {"limit": 10 * MOST, "ids": sorted(clue.ids)}
-    for row in connection.execute(statements.handled(dialect), by_ids | {"handlers": list(handlers)}).mappings():
-        take_handled(archive, row)
-    for row in connection.execute(statements.crashes(dialect), by_ids | {"queues": list(queues)}).mappings():
-        take_crashes(archive, row)
-    for row in connection.execute(statements.dead(dialect), by_ids).mappings():
-        take_letter(archive, clue, row)
-    archive.handlers = registered_handlers(connection)
-    _count_payloads(connection, archive)
+        database.unread.append(f"the inbox's rows of handlers behind {handlers[MOST_NAMES - 1]}")
+    by_ids = {"limit": 10 * MOST, "ids": sorted(message_ids)}
+    database.handled += connection.execute(statements.handled(dialect), by_ids | {"handlers": [*handlers]})
+    database.crashes += connection.execute(statements.crashes(dialect), by_ids | {"queues": [*queues]})
+    database.letters |= {row.id: row for row in connection.execute(statements.dead(dialect), by_ids)}
+    database.handlers = read_handlers(connection)
     if is_server(dialect):
-        archive.blockers = read_blockers(connection, archive.now)
-    _explain(connection, clue, archive)
+        database.blockers = read_blockers(connection, database.now)
+    if database.waiting:
+        _read_surroundings(connection, database)
 
 
-def _count_payloads(connection: Connection, archive: Archive) -> None:
-    """Count the payloads of each id that several messages have."""
-    dialect = connection.dialect.name
-    times = Counter(row.message.message_id for row in archive.waiting.values())
-    times.update(row.message.message_id for row in archive.kept.values())
-    rows = {place: row.message.message_id for place, row in archive.waiting.items()}
-    again = {place: id_ for place, id_ in rows.items() if times[id_] > 1}
-    payloads = defaultdict[str | None, set[object]](set)
-    if again:
-        for position, digest in connection.execute(statements.digests_waiting(dialect), {"positions": [*again]}):
-            payloads[again[position]].add(digest)
-    published = {place: row.message.message_id for place, row in archive.kept.items()}
-    if places := {place: id_ for place, id_ in published.items() if times[id_] > 1}:
-        ats, positions = zip(*places, strict=True)
-        parameters = {"positions": [*positions], "ats": [*ats]}
-        for at, position, digest in connection.execute(statements.digests_kept(dialect), parameters):
-            payloads[places[at, position]].add(digest)
-    archive.payloads = {id_: len(several) for id_, several in payloads.items() if id_ is not None}
-
-
-def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:
-    """Find what rows of the outbox wait for, that of the given message first."""
-    rows = sorted(archive.waiting.values(), key=lambda row: (row.message.message_id != clue.message_id, row.position))
-    locks, relays = dict[int, Lock](), None
-    if is_server(connection.dialect.name) and rows:
-        positions = {"positions": [row.position for row in rows[:MOST_EXPLAINED]]}
-        for lock in connection.execute(statements.row_locks(), positions).mappings():
-            locks[lock["position"]] = Lock(lock["pid"], lock["name"], lock["since"])
-        names = [session["name"] for session in connection.execute(activity.sessions()).mappings()]
-        relays = sum(name.startswith(session_names.RELAY) for name in names)
-    pauses = {pause.name: pause for pause in read_pauses(connection) if pause.process == RELAY} if rows else {}
-    for row in rows[:MOST_EXPLAINED]:
-        pause = pauses.get(row.message.destination or DEFAULT_DESTINATION)
-        around = replace(_around(connection, row), lock=locks.get(row.position), relays=relays, pause=pause)
-        archive.waiting[row.position] = replace(row, around=around)
-
-
-def _around(connection: Connection, row: Waiting) -> Surroundings:
-    place = {"destination": row.message.destination, "position": row.position}
-    ahead = connection.execute(statements.count_ahead(), place | {"limit": COUNTED + 1}).scalar_one()
-    if row.message.key is None:
-        return Surroundings(ahead=ahead)
-    parameters = place | {"key": row.message.key}
-    ready = connection.execute(statements.first_ready_before(), parameters).mappings().one_or_none()
-    held = connection.execute(statements.first_held_before(), parameters).mappings().one_or_none()
-    letter = connection.execute(statements.parking(), parameters).mappings().one_or_none()
-    parking = None
-    if letter is not None:
-        parking = Neighbour(letter["message_id"], error=letter["error"], number=letter["id"], reason=letter["reason"])
-    return Surroundings(ready=_neighbour(ready), held=_neighbour(held), parking=parking, ahead=ahead)
-
-
-def _neighbour(row: RowMapping | None) -> Neighbour | None:
-    if row is None:
-        return None
-    return Neighbour(row["message_id"], row["position"], row["due_at"], row["attempts"], row["last_error"])
-
-
-def registered_handlers(connection: Connection) -> tuple[Registered, ...]:
-    """The handlers that consumers have registered."""
-    rows = connection.execute(statements.registered(), {"limit": 10 * MOST_NAMES}).mappings()
-    return tuple(
-        Registered(
-            row["handler"],
-            row["queue"],
-            _types(row["types"]),
-            row["last_seen"],
-            row["first_seen"],
-            timedelta(seconds=row["retention"]) if row["retention"] is not None else None,
+def _read_surroundings(connection: Connection, database: DatabaseRows) -> None:
+    rows = sorted(database.waiting.values(), key=lambda row: row.position)[:MOST_EXPLAINED]
+    locks, relays = dict[int, Row[Any]](), None
+    if is_server(connection.dialect.name):
+        positions = {"positions": [row.position for row in rows]}
+        locks = {lock.position: lock for lock in connection.execute(statements.row_locks(), positions)}
+        relays = sum(row.name.startswith(session_names.RELAY) for row in connection.execute(activity.sessions()))
+    pauses = {pause.name: pause for pause in read_pauses(connection) if pause.process == RELAY}
+    for row in rows:
+        of_key = {"key": row.key, "destination": row.destination, "position": row.position}
+        ahead = connection.execute(statements.count_ahead(), of_key | {"limit": COUNTED + 1}).scalar_one()
+        before = (statements.first_ready_before(), statements.first_held_before(), statements.parking())
+        ready, held, parking = (
+            connection.execute(statement, of_key).one_or_none() if row.key is not None else None for statement in before
         )
-        for row in rows
-    )
-
-
-def _types(text: str | None) -> tuple[str, ...] | None:
-    """The types in a row of `outboxkit_handler`; None if they are not known."""
-    try:
-        types = json.loads(text or "null")
-    except ValueError:
-        return None
-    return tuple(each for each in types if isinstance(each, str)) if isinstance(types, list) else None
+        pause = pauses.get(row.destination)
+        database.around[row.position] = Surroundings(
+            locks.get(row.position), ready, held, parking, ahead, relays, pause
+        )

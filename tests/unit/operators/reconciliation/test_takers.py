@@ -7,15 +7,15 @@ import pytest
 from outboxkit import ConfigurationError
 from outboxkit.operators.reconciliation.result import Terms
 from outboxkit.operators.reconciliation.takers import takers_of
-from outboxkit.operators.trace.entries import Registered
+from outboxkit.runtime.known_handlers import KnownHandler
 from outboxkit.statements.activity import NEVER
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 REGISTERED = (
-    Registered("H", "q", ("T", "U"), NOW),
-    Registered("H", "old", ("T",), NEVER),
-    Registered("Silent", "q", None, NOW),
-    Registered("Retired", "q", ("T",), NEVER),
+    KnownHandler("q", "H", None, ("T", "U"), NOW),
+    KnownHandler("old", "H", None, ("T",), NEVER),
+    KnownHandler("q", "Silent", None, None, NOW),
+    KnownHandler("q", "Retired", None, ("T",), NEVER),
 )
 HANDLED = [("Silent", "T"), ("Own", "T"), ("Own", "V"), ("Retired", "T"), ("H", "X")]
 

@@ -1,4 +1,4 @@
-SELECT outboxkit_outbox.message_id, outboxkit_outbox.type, outboxkit_outbox.key,
+SELECT outboxkit_outbox.message_id, outboxkit_outbox.type, outboxkit_outbox."key",
     outboxkit_outbox.headers, outboxkit_outbox.correlation_id, outboxkit_outbox.causation_id, CASE
     WHEN (outboxkit_outbox.created_at < :param_1) THEN :param_1 WHEN (outboxkit_outbox.created_at >
     :param_2) THEN :param_2 ELSE outboxkit_outbox.created_at END AS created_at,
@@ -10,8 +10,7 @@ SELECT outboxkit_outbox.message_id, outboxkit_outbox.type, outboxkit_outbox.key,
     (outboxkit_outbox.first_failed_at > :param_6) THEN :param_6 ELSE
     outboxkit_outbox.first_failed_at END AS first_failed_at, CASE WHEN (outboxkit_outbox.expires_at
     < :param_7) THEN :param_7 WHEN (outboxkit_outbox.expires_at > :param_8) THEN :param_8 ELSE
-    outboxkit_outbox.expires_at END AS expires_at
+    outboxkit_outbox.expires_at END AS expires_at, outboxkit_outbox.payload AS digest
 FROM outboxkit_outbox
-WHERE outboxkit_outbox.key = :key AND outboxkit_outbox.held
-ORDER BY outboxkit_outbox.destination, outboxkit_outbox.position
-LIMIT :limit;
+WHERE outboxkit_outbox.due_at IS NOT NULL AND outboxkit_outbox.message_id IN (:ids, …)
+LIMIT :limit OFFSET :param_9;

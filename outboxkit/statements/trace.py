@@ -1,7 +1,7 @@
-"""The rows that tell the life of a message, for `outboxkit trace`.
+"""The rows that tell of a message, for `outboxkit trace`.
 
 No index has the ids of ready and of published messages, nor correlation and causation ids: one would cost each insert
-(`docs/decisions/0008`). A search reads such a table in pages, in the order of its primary key.
+(`docs/decisions/0008`). Of such a table one window is read, in the order of its primary key.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Column,
     ColumnElement,
     Integer,
     Select,
@@ -22,11 +21,11 @@ from sqlalchemy import (
     or_,
     select,
     text,
-    tuple_,
+    true,
 )
 
-from outboxkit.statements.dialects import among, digest, lists
-from outboxkit.tables import PARKED, UtcDateTime, attempt, dead_letter, handler, inbox, outbox, published, readable
+from outboxkit.statements.dialects import among, digest
+from outboxkit.tables import PARKED, UtcDateTime, attempt, dead_letter, inbox, outbox, published, readable
 
 _OF_MESSAGE = (
     *("message_id", "type", "key", "headers", "correlation_id", "causation_id", "created_at"),
@@ -39,7 +38,7 @@ _OF_DEAD = (
     *("resolution", "resolved_at", "resolved_by"),
 )
 _LIMIT = bindparam("limit", type_=BigInteger)
-_PAGE, _MOST = bindparam("page", type_=BigInteger), bindparam("most", type_=BigInteger)
+_WINDOW = bindparam("window", type_=BigInteger)
 _KEY = bindparam("key", type_=String)
 _DESTINATION = bindparam("destination", type_=String)
 _POSITION = bindparam("position", type_=BigInteger)
@@ -51,13 +50,17 @@ def _columns(table: Table, *groups: Sequence[str]) -> list[ColumnElement[Any]]:
     return [readable(table.c[name]) for names in groups for name in names]
 
 
+def _waiting(dialect: str) -> Select[Any]:
+    return select(*_columns(outbox, _OF_MESSAGE, _OF_OUTBOX), digest(dialect, outbox.c.payload).label("digest"))
+
+
 def delayed(dialect: str) -> Select[Any]:
     """Rows of the outbox with one of these ids that have a due time: delayed, held and parked ones.
 
     Parameters: ids, limit. Index: outboxkit_outbox_delayed. Locks: none.
     """
     ours = (outbox.c.due_at.is_not(None), among(dialect, outbox.c.message_id, "ids"))
-    return select(*_columns(outbox, _OF_MESSAGE, _OF_OUTBOX)).where(*ours).limit(_LIMIT)
+    return _waiting(dialect).where(*ours).limit(_LIMIT)
 
 
 def deduplicated(dialect: str) -> Select[Any]:
@@ -66,27 +69,27 @@ def deduplicated(dialect: str) -> Select[Any]:
     Parameters: ids, limit. Index: outboxkit_outbox_dedup. Locks: none.
     """
     ours = (outbox.c.dedup, among(dialect, outbox.c.message_id, "ids"))
-    return select(*_columns(outbox, _OF_MESSAGE, _OF_OUTBOX)).where(*ours).limit(_LIMIT)
+    return _waiting(dialect).where(*ours).limit(_LIMIT)
 
 
-def ready_of_key() -> Select[Any]:
+def ready_of_key(dialect: str) -> Select[Any]:
     """Ready rows of a key, by destination and position.
 
     Parameters: key, limit. Index: outboxkit_outbox_key. Locks: none.
     """
     ours = (outbox.c.key == _KEY, outbox.c.due_at.is_(None))
     order = (outbox.c.destination, outbox.c.position)
-    return select(*_columns(outbox, _OF_MESSAGE, _OF_OUTBOX)).where(*ours).order_by(*order).limit(_LIMIT)
+    return _waiting(dialect).where(*ours).order_by(*order).limit(_LIMIT)
 
 
-def held_of_key() -> Select[Any]:
+def held_of_key(dialect: str) -> Select[Any]:
     """Held and parked rows of a key, by destination and position.
 
     Parameters: key, limit. Index: outboxkit_outbox_held. Locks: none.
     """
     ours = (outbox.c.key == _KEY, outbox.c.held)
     order = (outbox.c.destination, outbox.c.position)
-    return select(*_columns(outbox, _OF_MESSAGE, _OF_OUTBOX)).where(*ours).order_by(*order).limit(_LIMIT)
+    return _waiting(dialect).where(*ours).order_by(*order).limit(_LIMIT)
 
 
 def dead(dialect: str) -> Select[Any]:
@@ -120,16 +123,6 @@ def crashes(dialect: str) -> Select[Any]:
     """
     ours = (among(dialect, attempt.c.queue, "queues"), among(dialect, attempt.c.message_id, "ids"))
     return select(*attempt.columns).where(*ours).limit(_LIMIT)
-
-
-def registered() -> Select[Any]:
-    """The handlers of each queue's consumer, with the types that they handle, at most `limit`.
-
-    Parameters: limit. Index: the primary key; the table has a row for each queue and handler. Locks: none.
-    """
-    names = ("handler", "queue", "types", "last_seen", "first_seen", "retention")
-    columns = [handler.c[name] for name in names]
-    return select(*columns).order_by(handler.c.handler, handler.c.queue).limit(_LIMIT)
 
 
 def first_ready_before() -> Select[Any]:
@@ -206,7 +199,7 @@ def first_added() -> Select[Any]:
 
     Parameters: position. Index: the primary key. Locks: none.
     """
-    row = (outbox.c.position, readable(outbox.c.created_at), outbox.c.due_at, outbox.c.held)
+    row = (readable(outbox.c.created_at), outbox.c.due_at, outbox.c.held)
     return select(*row).where(outbox.c.position >= _POSITION).order_by(outbox.c.position).limit(_FEW)
 
 
@@ -215,80 +208,44 @@ def ends() -> Select[Any]:
     return select(*(select(end(outbox.c.position)).scalar_subquery() for end in (func.min, func.max)))
 
 
-def digests_waiting(dialect: str) -> Select[Any]:
-    """The position, and the payload's digest, of these rows of the outbox.
+def outbox_window(dialect: str) -> Select[Any]:
+    """Rows of the outbox that match, among the next `window` ones from a position on; and the last of a full window.
 
-    Parameters: positions. Index: the primary key. Locks: none.
+    Parameters: position, window, limit, and those of a match: message_id, causation_id, correlation_id, key. Index: the
+    primary key. Locks: none.
     """
-    ours = among(dialect, outbox.c.position, "positions")
-    return select(outbox.c.position, digest(dialect, outbox.c.payload)).where(ours)
+    columns = [*_columns(outbox, _OF_MESSAGE, _OF_OUTBOX), outbox.c.payload]
+    return _window(dialect, columns, outbox.c.position >= _POSITION, [outbox.c.position])
 
 
-def digests_kept(dialect: str) -> Select[Any]:
-    """The time, the position and the payload's digest of these kept messages.
+def published_window(dialect: str, *, newest_first: bool) -> Select[Any]:
+    """Kept messages that match, among the next `window` ones from a moment on; and the last of a full window.
 
-    Parameters: positions, ats (when each was published). Index: the primary key. Locks: none.
+    Parameters: at, window, limit, and those of a match. Index: the primary key, of each partition from there on. Locks:
+    none.
     """
-    source = lists(dialect, {"positions": BigInteger(), "ats": UtcDateTime()})
-    rows = source.select(source.c["positions"], source.c["ats"]).subquery("wanted")
-    positions, ats = rows.c
-    row = (published.c.published_at == ats) & (published.c.position == positions)
-    columns = (published.c.published_at, published.c.position, digest(dialect, published.c.payload))
-    return select(*columns).join_from(rows, published, row)
-
-
-def outbox_page(dialect: str, *, newest_first: bool) -> Select[Any]:
-    """Rows of the outbox that match, among the next `page` ones behind a position; and the last of a full page.
-
-    Parameters: after_position, page, most (of the rows that match), and those of the match: ids, stories, key. Index:
-    the primary key. Locks: none.
-    """
-    position, after = outbox.c.position, bindparam("after_position", type_=BigInteger)
+    order, at = (published.c.published_at, published.c.position), bindparam("at", type_=UtcDateTime)
+    columns = [*_columns(published, _OF_MESSAGE, _OF_PUBLISHED), published.c.payload]
     if newest_first:
-        return _page(dialect, outbox, (_OF_MESSAGE, _OF_OUTBOX), position < after, [position.desc()])
-    return _page(dialect, outbox, (_OF_MESSAGE, _OF_OUTBOX), position > after, [position])
+        return _window(dialect, columns, order[0] < at, [each.desc() for each in order])
+    return _window(dialect, columns, order[0] >= at, list(order))
 
 
-def published_page(dialect: str, *, newest_first: bool) -> Select[Any]:
-    """Kept messages that match, among the next `page` ones behind a row; and the last of a full page.
+def dead_window(dialect: str) -> Select[Any]:
+    """Dead letters that match, among the newest `window` ones; and the last of a full window.
 
-    Parameters: after_at and after_position (the row), page, most, and those of the match: ids, stories, key. Index: the
-    primary key, of each partition from there on. Locks: none.
+    Parameters: window, limit, and those of a match. Index: the primary key, from its end. Locks: none.
     """
-    order = (published.c.published_at, published.c.position)
-    at, position = bindparam("after_at", type_=UtcDateTime), bindparam("after_position", type_=BigInteger)
-    pair = tuple_(at, position)
-    if newest_first:
-        beyond = (order[0] <= at) & (tuple_(*order) < pair)
-        return _page(dialect, published, (_OF_MESSAGE, _OF_PUBLISHED), beyond, [each.desc() for each in order])
-    beyond = (order[0] >= at) & (tuple_(*order) > pair)
-    return _page(dialect, published, (_OF_MESSAGE, _OF_PUBLISHED), beyond, list(order))
+    columns = [*_columns(dead_letter, _OF_MESSAGE, _OF_DEAD), dead_letter.c.payload]
+    return _window(dialect, columns, true(), [dead_letter.c.id.desc()])
 
 
-def dead_page(dialect: str) -> Select[Any]:
-    """Dead letters that match, among the next `page` ones below a number; and the last of a full page.
-
-    Parameters: after_id, page, most, and those of the match: ids, stories, key. Index: the primary key, from its end.
-    Locks: none.
-    """
-    beyond = dead_letter.c.id < bindparam("after_id", type_=BigInteger)
-    return _page(dialect, dead_letter, (_OF_MESSAGE, _OF_DEAD), beyond, [dead_letter.c.id.desc()])
-
-
-def _page(
-    dialect: str, table: Table, groups: tuple[Sequence[str], ...], beyond: ColumnElement[bool], order: list[Any]
-) -> Select[Any]:
-    """Read in the order of an index, row by row: the number of a row tells whether the page is full."""
+def _window(dialect: str, columns: list[Any], start: ColumnElement[bool], order: list[Any]) -> Select[Any]:
+    """Read in the order of an index, row by row: the number of a row tells whether the window is full."""
     number = func.row_number().over(order_by=order).label("number")
-    rows = select(*_columns(table, *groups), number).where(beyond).order_by(*order).limit(_PAGE).subquery("page")
-    is_match = _match(dialect, rows.c)
-    return select(rows, is_match.label("is_match")).where(or_(is_match, rows.c.number == _PAGE)).limit(_MOST)
-
-
-def _match(dialect: str, columns: Any) -> ColumnElement[bool]:
-    of_ids: list[Column[Any]] = [columns.message_id, columns.causation_id]
-    return or_(
-        *(among(dialect, each, "ids") for each in of_ids),
-        among(dialect, columns.correlation_id, "stories"),
-        columns.key == _KEY,
-    )
+    rows = select(*columns, number).where(start).order_by(*order).limit(_WINDOW).subquery("rows_read")
+    names = ("message_id", "causation_id", "correlation_id", "key")
+    is_match = or_(*(rows.c[name] == bindparam(name, type_=String) for name in names))
+    shown = [each for each in rows.c if each.name != "payload"]
+    result = select(*shown, digest(dialect, rows.c.payload).label("digest"), is_match.label("is_match"))
+    return result.where(or_(is_match, rows.c.number == _WINDOW)).limit(_LIMIT)

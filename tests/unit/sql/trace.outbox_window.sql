@@ -1,8 +1,10 @@
-SELECT page.message_id, page.type, page.key, page.headers, page.correlation_id, page.causation_id,
-    page.created_at, page.queue, page.destination, page.position, page.due_at, page.held,
-    page.attempts, page.last_error, page.first_failed_at, page.expires_at, page.number,
-    page.message_id = ANY (:ids::VARCHAR(255)[]) OR page.causation_id = ANY (:ids::VARCHAR(255)[])
-    OR page.correlation_id = ANY (:stories::VARCHAR(255)[]) OR page.key = :key AS is_match
+SELECT rows_read.message_id, rows_read.type, rows_read.key, rows_read.headers,
+    rows_read.correlation_id, rows_read.causation_id, rows_read.created_at, rows_read.queue,
+    rows_read.destination, rows_read.position, rows_read.due_at, rows_read.held, rows_read.attempts,
+    rows_read.last_error, rows_read.first_failed_at, rows_read.expires_at, rows_read.number,
+    substr(md5(rows_read.payload), 1, 12) AS digest, rows_read.message_id = :message_id OR
+    rows_read.causation_id = :causation_id OR rows_read.correlation_id = :correlation_id OR
+    rows_read.key = :key AS is_match
 FROM (SELECT outboxkit_outbox.message_id AS message_id, outboxkit_outbox.type AS type,
     outboxkit_outbox.key AS key, outboxkit_outbox.headers AS headers,
     outboxkit_outbox.correlation_id AS correlation_id, outboxkit_outbox.causation_id AS
@@ -16,13 +18,12 @@ FROM (SELECT outboxkit_outbox.message_id AS message_id, outboxkit_outbox.type AS
     :param_5) THEN :param_5 WHEN (outboxkit_outbox.first_failed_at > :param_6) THEN :param_6 ELSE
     outboxkit_outbox.first_failed_at END AS first_failed_at, CASE WHEN (outboxkit_outbox.expires_at
     < :param_7) THEN :param_7 WHEN (outboxkit_outbox.expires_at > :param_8) THEN :param_8 ELSE
-    outboxkit_outbox.expires_at END AS expires_at, row_number() OVER (ORDER BY
-    outboxkit_outbox.position DESC) AS number
+    outboxkit_outbox.expires_at END AS expires_at, outboxkit_outbox.payload AS payload, row_number()
+    OVER (ORDER BY outboxkit_outbox.position) AS number
     FROM outboxkit_outbox
-    WHERE outboxkit_outbox.position < :after_position
-    ORDER BY outboxkit_outbox.position DESC
-    LIMIT :page) AS page
-WHERE page.message_id = ANY (:ids::VARCHAR(255)[]) OR page.causation_id = ANY (:ids::VARCHAR(255)[])
-    OR page.correlation_id = ANY (:stories::VARCHAR(255)[]) OR page.key = :key OR page.number =
-    :page
-LIMIT :most;
+    WHERE outboxkit_outbox.position >= :position
+    ORDER BY outboxkit_outbox.position
+    LIMIT :window) AS rows_read
+WHERE rows_read.message_id = :message_id OR rows_read.causation_id = :causation_id OR
+    rows_read.correlation_id = :correlation_id OR rows_read.key = :key OR rows_read.number = :window
+LIMIT :limit;

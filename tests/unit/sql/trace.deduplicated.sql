@@ -10,8 +10,8 @@ SELECT outboxkit_outbox.message_id, outboxkit_outbox.type, outboxkit_outbox.key,
     (outboxkit_outbox.first_failed_at > :param_6) THEN :param_6 ELSE
     outboxkit_outbox.first_failed_at END AS first_failed_at, CASE WHEN (outboxkit_outbox.expires_at
     < :param_7) THEN :param_7 WHEN (outboxkit_outbox.expires_at > :param_8) THEN :param_8 ELSE
-    outboxkit_outbox.expires_at END AS expires_at
+    outboxkit_outbox.expires_at END AS expires_at, substr(md5(outboxkit_outbox.payload), 1, 12) AS
+    digest
 FROM outboxkit_outbox
-WHERE outboxkit_outbox.due_at IS NOT NULL AND outboxkit_outbox.message_id = ANY
-    (:ids::VARCHAR(255)[])
+WHERE outboxkit_outbox.dedup AND outboxkit_outbox.message_id = ANY (:ids::VARCHAR(255)[])
 LIMIT :limit;

@@ -1,11 +1,13 @@
-SELECT page.message_id, page.type, page.key, page.headers, page.correlation_id, page.causation_id,
-    page.created_at, page.queue, page.destination, page.id, page.side, page.handler, page.reason,
-    page.error, page.attempts, page.dead_at, page.position, page.parked, page.first_failed_at,
-    page.resolution, page.resolved_at, page.resolved_by, page.number, page.message_id = ANY
-    (:ids::VARCHAR(255)[]) OR page.causation_id = ANY (:ids::VARCHAR(255)[]) OR page.correlation_id
-    = ANY (:stories::VARCHAR(255)[]) OR page.key = :key AS is_match
+SELECT rows_read.message_id, rows_read.type, rows_read."key", rows_read.headers,
+    rows_read.correlation_id, rows_read.causation_id, rows_read.created_at, rows_read.queue,
+    rows_read.destination, rows_read.id, rows_read.side, rows_read.handler, rows_read.reason,
+    rows_read.error, rows_read.attempts, rows_read.dead_at, rows_read.position, rows_read.parked,
+    rows_read.first_failed_at, rows_read.resolution, rows_read.resolved_at, rows_read.resolved_by,
+    rows_read.number, rows_read.payload AS digest, rows_read.message_id = :message_id OR
+    rows_read.causation_id = :causation_id OR rows_read.correlation_id = :correlation_id OR
+    rows_read."key" = :key AS is_match
 FROM (SELECT outboxkit_dead_letter.message_id AS message_id, outboxkit_dead_letter.type AS type,
-    outboxkit_dead_letter.key AS key, outboxkit_dead_letter.headers AS headers,
+    outboxkit_dead_letter."key" AS "key", outboxkit_dead_letter.headers AS headers,
     outboxkit_dead_letter.correlation_id AS correlation_id, outboxkit_dead_letter.causation_id AS
     causation_id, CASE WHEN (outboxkit_dead_letter.created_at < :param_1) THEN :param_1 WHEN
     (outboxkit_dead_letter.created_at > :param_2) THEN :param_2 ELSE
@@ -22,12 +24,13 @@ FROM (SELECT outboxkit_dead_letter.message_id AS message_id, outboxkit_dead_lett
     outboxkit_dead_letter.resolution AS resolution, CASE WHEN (outboxkit_dead_letter.resolved_at <
     :param_7) THEN :param_7 WHEN (outboxkit_dead_letter.resolved_at > :param_8) THEN :param_8 ELSE
     outboxkit_dead_letter.resolved_at END AS resolved_at, outboxkit_dead_letter.resolved_by AS
-    resolved_by, row_number() OVER (ORDER BY outboxkit_dead_letter.id DESC) AS number
+    resolved_by, outboxkit_dead_letter.payload AS payload, row_number() OVER (ORDER BY
+    outboxkit_dead_letter.id DESC) AS number
     FROM outboxkit_dead_letter
-    WHERE outboxkit_dead_letter.id < :after_id
+    WHERE 1 = 1
     ORDER BY outboxkit_dead_letter.id DESC
-    LIMIT :page) AS page
-WHERE page.message_id = ANY (:ids::VARCHAR(255)[]) OR page.causation_id = ANY (:ids::VARCHAR(255)[])
-    OR page.correlation_id = ANY (:stories::VARCHAR(255)[]) OR page.key = :key OR page.number =
-    :page
-LIMIT :most;
+    LIMIT :window OFFSET :param_9) AS rows_read
+WHERE rows_read.message_id = :message_id OR rows_read.causation_id = :causation_id OR
+    rows_read.correlation_id = :correlation_id OR rows_read."key" = :key OR rows_read.number =
+    :window
+LIMIT :limit OFFSET :param_10;

@@ -10,7 +10,7 @@ SELECT outboxkit_outbox.message_id, outboxkit_outbox.type, outboxkit_outbox."key
     (outboxkit_outbox.first_failed_at > :param_6) THEN :param_6 ELSE
     outboxkit_outbox.first_failed_at END AS first_failed_at, CASE WHEN (outboxkit_outbox.expires_at
     < :param_7) THEN :param_7 WHEN (outboxkit_outbox.expires_at > :param_8) THEN :param_8 ELSE
-    outboxkit_outbox.expires_at END AS expires_at
+    outboxkit_outbox.expires_at END AS expires_at, outboxkit_outbox.payload AS digest
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.dedup = 1 AND outboxkit_outbox.message_id IN (:ids, …)
 LIMIT :limit OFFSET :param_9;

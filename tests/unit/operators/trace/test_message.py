@@ -1,0 +1,168 @@
+"""The trace of a message, put together from what several databases say."""
+
+from datetime import timedelta
+
+import pytest
+
+from outboxkit import ids
+from outboxkit.operators.trace import TraceQuery, message
+from outboxkit.operators.trace.message import ORDER, assemble
+from tests.unit.operators.trace.rows import (
+    DATABASE,
+    NOW,
+    SECOND,
+    crashes,
+    database,
+    handled,
+    kept,
+    letter,
+    registered,
+    traced,
+    waiting,
+)
+
+DAY = timedelta(days=1)
+PARENT = b'{"traceparent": "00-4bf9-00f0-01"}'
+HERE, THERE = "postgresql://shop", "postgresql://billing"
+RESOLVED = {"resolved_by": "ann", "resolved_at": NOW}
+
+
+def test_one_timeline_of_two_databases():
+    id_ = ids.new(at=NOW)
+    row = letter(
+        id_, first_failed_at=NOW + 2 * SECOND, resolution="replayed", resolved_by="ann", resolved_at=NOW + 9 * SECOND
+    )
+    here = database(kept(id_, causation_id="m-0", headers=PARENT), name=HERE)
+    there = database(handled(id_, attempts=3, duration_ms=120, processed_at=NOW + 10 * SECOND), row, name=THERE)
+    found = traced(id_, here, there)
+    assert [(event.what, event.text) for event in found.timeline] == [
+        ("added", "added, by the producer's clock, caused by m-0, in trace 4bf9"),
+        ("published", "published to the broker"),
+        ("refused", "failed for the first time"),
+        ("dead", "dead letter 3 of the inbox in queue q, handler H, failed after 10 attempts: ValueError: no"),
+        ("replayed", "dead letter 3 replayed by ann"),
+        ("handled", "handled by H, attempt 3, in 120 ms"),
+    ]
+    assert found.state == "handled"
+    assert found.unknown == ("the errors of the attempts of H before the last: its log has them",)
+
+
+def test_the_state_is_what_matters_most():
+    states = {
+        "waiting": database(waiting(), handled()),
+        "dead": database(kept(), letter(), handled(handler="G")),
+        "started": database(kept(), crashes()),
+        "not handled": database(kept(), handlers=[registered()]),
+        "published": database(kept()),
+        "handled": database(kept(), handled()),
+        "discarded": database(handled(), letter(resolution="discarded", **RESOLVED)),
+    }
+    for state, there in states.items():
+        assert traced("m", there).state == state
+    assert traced("m", database(letter(resolution="replayed", **RESOLVED))).state == "published"
+    assert {*states, "replayed"} == set(ORDER)
+
+
+def test_the_messages_that_it_caused_are_listed_by_time():
+    here = database(kept("a"), kept("b", 8, causation_id="a", published_at=NOW + SECOND))
+    there = database(kept("c", 9, causation_id="a"), kept("d", 10, causation_id="b"), kept("e", 11, causation_id="e"))
+    found = {id_: [each.message_id for each in traced(id_, here, there).caused] for id_ in "abe"}
+    assert found == {"a": ["c", "b"], "b": ["d"], "e": []}
+    of_key = assemble(TraceQuery(key="order-1"), [here, there])
+    assert [each.message_id for each in of_key.messages] == ["a", "c", "d", "e", "b"]
+    assert assemble(TraceQuery(key="order-2"), [here, there]).messages == ()
+
+
+def test_a_circle_of_causes_has_all_its_messages():
+    circle = [kept(id_, n, causation_id=cause) for n, (id_, cause) in enumerate(zip("abc", "cab", strict=True))]
+    for row in circle:
+        row.correlation_id = "s"
+    found = assemble(TraceQuery(correlation_id="s"), [database(*circle)])
+    assert [each.message_id for each in found.messages] == ["a", "b", "c"]
+    assert [each.message_id for each in found.messages[0].caused] == ["b"]
+
+
+def test_of_many_messages_the_first_are_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(message, "MOST_SHOWN", 2)
+    found = assemble(TraceQuery(key="order-1"), [database(*(kept(f"m-{n}", n) for n in range(5)))])
+    assert (len(found.messages), found.more) == (2, 3)
+
+
+def test_a_message_that_only_the_inbox_knows():
+    found = traced("m", database(handled(), handlers=[registered()]))
+    assert (found.type, found.key, found.state) == ("OrderConfirmed", None, "handled")
+    (unknown,) = found.unknown
+    assert "OUTBOXKIT_PUBLISHED_RETENTION" in unknown
+
+
+def test_what_cannot_be_known_names_the_setting():
+    old = ids.new(at=NOW - 100 * SECOND)
+    (published, processed) = traced(old, database(crashes(old), oldest_kept=NOW)).unknown
+    assert "A longer OUTBOXKIT_PUBLISHED_RETENTION keeps more" in published
+    assert "Add the database of its consumer with --also" in processed
+    new = ids.new(at=NOW + SECOND)
+    there = database(crashes(new), oldest_kept=NOW, handlers=[registered()])
+    published, processed = traced(new, there).unknown
+    assert "not among the kept messages that were read" in published
+    assert "OUTBOXKIT_INBOX_RETENTION" in processed
+
+
+def test_a_copy_for_one_queue_does_not_hide_the_message_for_all():
+    found = traced("m", database(kept(), kept(position=8, queue="q"), handlers=[registered("G", "other")]))
+    assert (found.queue, found.state) == (None, "not handled")
+
+
+def test_a_message_that_no_queue_got_is_not_said_to_be_in_one():
+    def gone(**more: object) -> object:
+        return letter(**{"side": "outbox", "handler": None, "reason": "unroutable", "queue": None} | more)
+
+    there = database(handlers=[registered(queue="billing")], name=THERE)
+    found = traced("m", database(gone()), there)
+    assert [(reason.kind, reason.database) for reason in found.why] == [("dead", DATABASE)]
+    assert "--queue billing" in found.why[0].cure[0]
+    assert traced("m", database(gone(resolution="discarded", **RESOLVED)), there).state == "discarded"
+    assert traced("m", database(gone(resolution="replayed", **RESOLVED)), there).state == "not handled"
+    assert [reason.kind for reason in traced("m", database(gone(), kept()), there).why] == ["dead", "not handled"]
+    assert [reason.kind for reason in traced("m", database(gone(queue="mail")), there).why] == ["dead"]
+
+
+def test_a_delayed_message_does_not_know_when_it_was_added():
+    (event,) = traced("m", database(waiting(created_at=NOW + SECOND, due_at=NOW + SECOND))).timeline
+    assert (event.at, event.text) == (None, "added at a time that is not kept: it has a deliver_at")
+
+
+def test_a_message_whose_handler_works_elsewhere_has_not_been_forgotten():
+    there = database(kept(id_ := ids.new(at=NOW)), handlers=[registered(types=("OrderCancelled",), retention=14 * DAY)])
+    (unknown,) = traced(id_, there).unknown
+    assert "no consumer of OrderConfirmed is registered in these databases" in unknown
+    for retention, lines in ((14 * DAY, 0), (SECOND, 1), (None, 1)):
+        there = database(kept(id_, created_at=NOW - DAY), handlers=[registered(retention=retention)])
+        there.now = NOW + 60 * SECOND
+        assert len(traced(id_, there).unknown) == lines
+
+
+def test_a_time_to_come_is_the_producers():
+    id_ = ids.new(at=NOW + DAY)
+    found = traced(id_, database(kept(id_), handled(id_, processed_at=NOW + DAY)))
+    assert found.why[0].text.endswith(", dated by its producer, whose clock was ahead")
+    assert [event.text for event in found.timeline] == [
+        "added, by the producer's clock, which is ahead: this is still to come",
+        "published to the broker",
+        "handled by H, attempt 1, within 100 ms",
+    ]
+
+
+def test_an_id_of_several_messages_is_said():
+    found = traced("m", database(kept(), kept(position=8, digest="other"), handled()))
+    assert (found.why[0].kind, found.state) == ("ambiguous", "handled")
+    assert found.why[0].text.startswith("2 messages have this id, with 2 payloads")
+    assert traced("m", database(kept(), kept(position=8))).why == ()
+
+
+def test_how_many_handlers_have_it_is_counted_without_younger_ones():
+    late = registered("Late", first_seen=NOW + SECOND)
+    found = traced("m", database(kept(), handled("m", "H"), handlers=[registered("H"), registered("G"), late]))
+    assert (found.state, found.handled_by, found.handlers) == ("not handled", 1, 2)
+    assert [reason.kind for reason in found.why] == ["handled", "younger", "not handled"]
+    alone = traced("m", database(kept(), handled(), handlers=[registered("H"), late]))
+    assert (alone.state, alone.handled_by, alone.handlers) == ("handled", 1, 1)

@@ -1,3 +1,0 @@
-SELECT outboxkit_outbox.position, outboxkit_outbox.payload
-FROM outboxkit_outbox
-WHERE outboxkit_outbox.position IN (:positions, …);

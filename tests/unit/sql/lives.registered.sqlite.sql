@@ -1,5 +1,0 @@
-SELECT outboxkit_handler.handler, outboxkit_handler.queue, outboxkit_handler.types,
-    outboxkit_handler.last_seen, outboxkit_handler.first_seen, outboxkit_handler.retention
-FROM outboxkit_handler
-ORDER BY outboxkit_handler.handler, outboxkit_handler.queue
-LIMIT :limit OFFSET :param_1;
