@@ -143,8 +143,9 @@ def first_held_before() -> Select[Any]:
 
 def _first_before(state: ColumnElement[bool]) -> Select[Any]:
     columns = (outbox.c.message_id, *(outbox.c[name] for name in _OF_OUTBOX[:5]))
-    earlier = (outbox.c.key == _KEY, outbox.c.destination == _DESTINATION, outbox.c.position < _POSITION)
-    # The destination in the order: for the position alone the planner would take the primary key.
+    # A range of one key, and the key in the order: otherwise the planner may take the index of ready rows.
+    of_key = outbox.c.key.between(_KEY, _KEY)
+    earlier = (of_key, outbox.c.destination == _DESTINATION, outbox.c.position < _POSITION)
     order = (outbox.c.key, outbox.c.destination, outbox.c.position)
     return select(*map(readable, columns)).where(*earlier, state).order_by(*order).limit(_ONE)
 
