@@ -30,7 +30,9 @@ def test_the_handlers_are_listed(run: Run, at: str):
     ]
     (first, _) = json.loads(run("handlers", "list", "--json").out)
     assert (first["queue"], first["types"]) == ("biling", ["Paid"])
-    assert set(first) == {"queue", "handler", "function", "types", "last_seen", "is_connected"}
+    assert set(first) == {
+        *("queue", "handler", "function", "types", "first_seen", "last_seen", "retention", "is_connected")
+    }
 
 
 def test_a_queue_is_forgotten_and_the_trail_knows_it(run: Run, at: str):
