@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Self, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import psycopg
 import structlog
 from psycopg import AsyncConnection, OperationalError, generators
+from psycopg._preparing import PrepareManager
 from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
@@ -60,6 +61,21 @@ def name_apart(driver: Any) -> None:
         driver.prepare_threshold = None
 
 
+class _Statements(PrepareManager):
+    """The statements that the driver has prepared. It notices one that SQL prepares, by the server's answer.
+
+    Attributes:
+        has_others: whether there are some that the driver does not know of. The next reset of the session ends all.
+    """
+
+    has_others = False
+
+    def validate(self, key: Any, prep: Any, name: bytes, results: Sequence[Any]) -> None:
+        """Look at the answers to a text that is not known yet."""
+        self.has_others |= any(result.command_status == b"PREPARE" for result in results)
+        super().validate(key, prep, name, results)
+
+
 class Connection(AsyncConnection[Any]):
     """A connection for the event loop, which is not freed while a task of a handler still waits in it.
 
@@ -71,6 +87,10 @@ class Connection(AsyncConnection[Any]):
     reset = ""
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._prepared: PrepareManager = _Statements()
 
     @classmethod
     async def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
@@ -132,6 +152,10 @@ class ThreadConnection(psycopg.Connection[Any]):
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._prepared: PrepareManager = _Statements()
+
     @classmethod
     def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
         """Connect, and learn which server process serves it."""
@@ -190,7 +214,7 @@ def part_with_silent(engine: Engine) -> None:
 def _commit(connection: Connection | ThreadConnection, ending: GuardedEnd) -> Waiting[None]:
     """COMMIT with its `GuardedEnd`. After an error it is rolled back: SQLAlchemy counts the transaction as ended."""
     try:
-        yield from _send(connection, ending.before, "COMMIT", connection.reset)
+        yield from _end(connection, ending.before, "COMMIT")
     except psycopg.Error as error:
         if not connection.closed:
             yield from _roll_back(connection)
@@ -203,11 +227,22 @@ def _commit(connection: Connection | ThreadConnection, ending: GuardedEnd) -> Wa
 
 def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
     """ROLLBACK; or the connection's end in the midst of a command, such as a COPY whose data nobody reads."""
-    reset, connection.ending = connection.reset if connection.ending is not None else "", None
+    is_handlers, connection.ending = connection.ending is not None, None
     if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
         connection.pgconn.finish()
-    elif reset or connection.pgconn.transaction_status != TransactionStatus.IDLE:
-        yield from _send(connection, "ROLLBACK", reset)
+    elif is_handlers:
+        yield from _end(connection, "ROLLBACK")
+    elif connection.pgconn.transaction_status != TransactionStatus.IDLE:
+        yield from _send(connection, "ROLLBACK")
+
+
+def _end(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:
+    """Send the end of a transaction, and reset its session."""
+    statements: Any = connection._prepared  # noqa: SLF001 - there is no public way to it
+    yield from _send(connection, *texts, connection.reset, "DEALLOCATE ALL" if statements.has_others else "")
+    if statements.has_others:
+        statements.clear()
+        statements.has_others = False
 
 
 def _send(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:

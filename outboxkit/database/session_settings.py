@@ -15,7 +15,7 @@ _RESET = (
     "CLOSE ALL",
     "UNLISTEN *",
 )
-"""Like DISCARD ALL, but for prepared statements, which the driver knows of."""
+"""Like DISCARD ALL, but for prepared statements: the connection ends them if there are others than the driver's."""
 
 
 class GuardedEnd(NamedTuple):

@@ -217,6 +217,7 @@ def test_reset_all_ends_nothing_and_each_run_of_a_transaction_is_guarded(
 
 
 SETTINGS = (
+    "PREPARE mine AS SELECT 1",
     "RESET ALL",
     "SELECT set_config('app.tenant', 'tenant-1', false)",
     "/* x */ SET app.tenant = 'tenant-2'",
@@ -242,7 +243,8 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
         "current_setting('transaction_read_only'), current_setting('TimeZone'), current_setting('search_path'), "
         "to_regclass('pg_temp.mine')::text, to_regclass('pg_temp.outboxkit_inbox')::text, "
         "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), "
-        "(SELECT count(*) FROM pg_cursors WHERE name = 'mine'), (SELECT count(*) FROM pg_listening_channels())"
+        "(SELECT count(*) FROM pg_cursors WHERE name = 'mine'), (SELECT count(*) FROM pg_listening_channels()), "
+        "(SELECT count(*) FROM pg_prepared_statements WHERE from_sql)"
     )
     seen: list[Any] = []
 
@@ -258,24 +260,26 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
             await consumer.reaches(processed=number + 1)
     assert len({pid for pid, *_ in seen}) < len(seen) / 2
     assert {(tenant or None, *others) for _, tenant, *others in seen} == {
-        (None, True, "off", "UTC", '"$user", public', None, None, 0, 0, 0)
+        (None, True, "off", "UTC", '"$user", public', None, None, 0, 0, 0, 0)
     }
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
+async def test_a_lock_and_a_statement_of_a_session_end_with_a_handler_that_fails(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
 ):
     @inbox_handler("Locks", batch=place.startswith("batch"))
     def locks(session: Session, event: Ordered) -> None:
         session.connection().exec_driver_sql("SELECT pg_advisory_lock(7)")
-        raise ValueError("after the lock")
+        session.connection().exec_driver_sql("PREPARE mine AS SELECT 1")
+        raise ValueError("after both")
 
     async with consume(async_pg_engine, broker, place, locks, ConsumerPolicy(max_attempts=2)) as consumer:
         publish(broker, 1, "m")
         await consumer.reaches(retried=1, dead=1)
         with pg_engine.connect() as connection:
             assert connection.execute(text("SELECT pg_try_advisory_lock(7)")).scalar_one() is True
+    assert [letter.error for letter in dead_letters(pg_engine)] == ["ValueError: after both"]
 
 
 COPIES = ("COPY (SELECT 1) TO STDOUT", "COPY noted FROM STDIN")
