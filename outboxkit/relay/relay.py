@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, statements
 from outboxkit.brokers import Publisher
-from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.message import DEFAULT_DESTINATION
@@ -64,16 +63,15 @@ class Relay:
         poll_interval: how long an idle relay waits unless it is woken: a commit wakes relays of `default` only.
         policy: the rules for messages that cannot be published.
         keep_published: move published rows to `outboxkit_published` instead of deleting them.
-        hold: keep the rows of a batch locked while they are published. None means yes, unless the database is SQLite
-            and the publisher is slow, such as one for an HTTP server. Without it the file's one writer is free
-            meanwhile, and the batch is settled in a second transaction. There, deleted rows stay deleted and get no
-            reply. A destination must have one relay only then, since two would publish the same rows. And
-            `outbox.cancel` does not wait for a message that is being published.
+        hold: whether the rows of a batch stay locked while they are published. They do, unless the database is SQLite
+            and the publisher is slow, such as one for an HTTP server. There the file's one writer is free meanwhile,
+            and the batch is settled in a second transaction. Deleted rows stay deleted and get no reply, and
+            `outbox.cancel` does not wait for a message that is being published. A destination must have one relay
+            only then, since two would publish the same rows.
         clock: for tests; None means the database's own clock.
 
     Raises:
-        ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or `hold=False` with PostgreSQL,
-            whose locked rows block no writer.
+        ConfigurationError: the engine has another driver than psycopg or aiosqlite.
     """
 
     engine: AsyncEngine
@@ -84,16 +82,13 @@ class Relay:
     poll_interval: timedelta = timedelta(milliseconds=250)
     policy: RelayPolicy = field(default_factory=RelayPolicy)
     keep_published: bool = False
-    hold: bool | None = None
     clock: Clock | None = None
+    hold: bool = field(init=False)
 
     def __post_init__(self) -> None:
         check_engine_driver(self.engine, "a relay")
         dialect = self.engine.dialect.name
-        if self.hold is None:
-            self.hold = not (has_one_writer(dialect) and self.publisher.slow)
-        if not self.hold and not has_one_writer(dialect):
-            raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
+        self.hold = not (has_one_writer(dialect) and self.publisher.slow)
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
         self._clock = DatabaseClock(self.engine, process="relay", clock=self.clock)
         self._now = self._clock.now

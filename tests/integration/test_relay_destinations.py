@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from sqlalchemy import Engine, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -192,8 +191,3 @@ async def test_another_destination_is_not_notified_and_polls(pg_engine: Engine, 
         await eventually_async(lambda: asyncio.sleep(0, recorder.arrived))
         assert asked(pg_engine, "SELECT count(*) FROM outboxkit_listener") == 0
     assert recorder.arrived == [sent]
-
-
-async def test_rows_of_postgresql_are_held(async_pg_engine: AsyncEngine):
-    with pytest.raises(Exception, match="hold=False is for SQLite"):
-        Relay(async_pg_engine, Recorder(), hold=False)

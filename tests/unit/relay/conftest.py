@@ -86,7 +86,7 @@ class Bench:
         self.publisher = Publisher(broker)
         self.policy = POLICY
         self.keep_published = False
-        self.destination, self.hold = DEFAULT_DESTINATION, True
+        self.destination = DEFAULT_DESTINATION
         self.settled: list[Settlement] = []
         self.stop = asyncio.Event()
 
@@ -95,7 +95,6 @@ class Bench:
             self.async_engine,
             self.publisher,
             destination=self.destination,
-            hold=self.hold,
             batch_size=batch_size,
             poll_interval=SECOND / 1000,
             policy=self.policy,
@@ -105,7 +104,7 @@ class Bench:
 
     def pipeline(self, batch_size: int = 3) -> Pipeline:
         return Pipeline(
-            Claimer(self.async_engine, batch_size, destination=self.destination, hold=self.hold),
+            Claimer(self.async_engine, batch_size, destination=self.destination, hold=not self.publisher.slow),
             self.publisher,
             SettlementWriter("sqlite", keep=self.keep_published, destination=self.destination),
             policy=self.policy,

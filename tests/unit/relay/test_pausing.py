@@ -39,6 +39,8 @@ def pausing(bench: Bench) -> Relay:
     """A relay that is paused, and sees it, while it publishes its first batch."""
 
     class Pausing(Publisher):
+        slow = True  # so that the one writer is free meanwhile
+
         async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
             if not self.batches:
                 await asyncio.to_thread(begin, bench)
@@ -81,7 +83,6 @@ async def test_a_running_relay_leaves_what_is_added_after_the_pause_and_stops_in
 
 async def test_the_batch_in_flight_is_settled_and_no_attempt_is_counted(bench: Bench):
     """The pause begins, and is seen, while the first batch of three is published."""
-    bench.hold = False  # the one writer is free meanwhile
     bench.add(*"abcdef")
     relay = pausing(bench)
     with capture_logs() as said:
@@ -112,7 +113,6 @@ async def test_a_drain_of_a_paused_relay_says_so_and_publishes_nothing(bench: Be
 
 
 async def test_a_drain_ends_when_its_relay_is_paused(bench: Bench):
-    bench.hold = False
     bench.add(*"abcdef")
     done = await pausing(bench).drain(bench.stop)
     assert (done.published, done.blocked, done.is_complete) == (3, 3, False)

@@ -73,7 +73,6 @@ async def test_handlers_in_the_relays_process_continue_the_trace(bench: Bench, s
 
     handlers = [handler_of(plain), handler_of(fails_once)]
     bench.publisher = DirectPublisher(bench.async_engine, handlers, clock=lambda: NOW)
-    bench.hold = False
     with spans.tracer.start_as_current_span("request"), Session(bench.engine) as session, session.begin():
         outbox.add(session, message(id="1"))
     create = header_of(spans.one("create OrderConfirmed"))
