@@ -29,8 +29,8 @@ _OF_A_STATEMENT = re.compile(
 )
 """The beginnings of what SQLAlchemy, PostgreSQL and asyncpg add to an error: the statement, its parameters, a row's
 values."""
-_CALL = (str(Path(__file__).parents[1] / "inbox" / "invoke.py"), "_invoke_")
-"""The file and the begin of the names of the functions that call a handler: frames above the last one say nothing."""
+_CALL = (str(Path(__file__).parents[1] / "inbox" / "call.py"), "_run")
+"""The file and the name of the function that calls a handler: frames above it say nothing."""
 
 
 def printable(text: str, limit: int = LINE_LIMIT) -> str:
@@ -159,7 +159,7 @@ def _from_handler(raised: object) -> TracebackType | None:
     inner, each = whole, whole
     while each is not None:
         code = each.tb_frame.f_code
-        if code.co_filename == _CALL[0] and code.co_name.startswith(_CALL[1]):
+        if code.co_filename == _CALL[0] and code.co_name == _CALL[1]:
             inner = each.tb_next
         each = each.tb_next
     while inner is not None and inner.tb_next is not None and "sqlalchemy" in inner.tb_frame.f_code.co_filename:

@@ -1,16 +1,14 @@
 """The inbox: handlers with durable names, and the rule that each handles a message once."""
 
 from outboxkit.inbox.handlers import Handler, handler_of, handlers_in, inbox_handler
-from outboxkit.inbox.middleware import AsyncCall, Call, Context, Middleware
+from outboxkit.inbox.middleware import Context, Middleware
 from outboxkit.inbox.run_batch import BatchEntryFailed, Entry, run_batch
 from outboxkit.inbox.run_once import Outcome, run_once
 from outboxkit.inbox.wiring import Wiring, wiring_in
 from outboxkit.runtime.window import is_stale
 
 __all__ = [
-    "AsyncCall",
     "BatchEntryFailed",
-    "Call",
     "Context",
     "Entry",
     "Handler",

@@ -1,9 +1,17 @@
-"""One call of a handler, sync or async: limited by its timeout, in a transaction that it cannot end."""
+"""One call of a handler, sync or async: limited by its timeout, in a transaction that it cannot end.
+
+The guard of that transaction: until it is lifted the database refuses each COMMIT, in whatever words. The insert of the
+inbox row sets it, the trigger `outboxkit_guard` refuses. It can be lifted in the transaction of that row alone: after a
+ROLLBACK that is an error. A consumer's own connections lift it in the round trip of the COMMIT, and reset there what a
+handler has left in its session.
+"""
 
 import asyncio
+import inspect
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -11,13 +19,15 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import tables
+from outboxkit import statements, tables
 from outboxkit.database import silence, transaction
-from outboxkit.database.sqlalchemy_asyncio import await_
-from outboxkit.errors import TransactionRequired
+from outboxkit.database.session_settings import GuardedEnd
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_session, await_
+from outboxkit.database.transaction import HandlerSession
+from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.errors.sqlstates import ABORTED, NO_END, sqlstate_of
 from outboxkit.inbox.handlers import Handler
-from outboxkit.inbox.invoke import invoke
+from outboxkit.inbox.middleware import Context, entered
 from outboxkit.message import Message, Origin, handling
 from outboxkit.statements.dialects import has_one_writer, is_server
 
@@ -97,6 +107,7 @@ def _status(connection: Connection) -> int | None:
     return None
 
 
+_HELD = "outboxkit.held"
 LONG = 0.1
 """Seconds: from here on a handler's duration is recorded. For quicker ones it is not worth a round trip."""
 LIMIT = "outboxkit.limit"
@@ -171,3 +182,112 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
     await_(deadline.__aexit__(None, None, None))
     if deadline.expired():
         raise TimeoutError(text)
+
+
+def invoke(handler: Handler, session: Session, event: object, message: Message, attempt: int) -> None:
+    """Call the handler, inside its middleware and with the values of its parameters.
+
+    Raises:
+        ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable, or nothing
+            gives one of its parameters.
+    """
+    proxy = async_session(session) if handler.is_async else None
+    if handler.is_async and proxy is None:
+        raise ConfigurationError(
+            f"handler {handler.name!r} is async and needs an AsyncSession: "
+            "await session.run_sync(inbox.run_once, message, handler)"
+        )
+    if handler.parameters:
+        _check_values(handler)
+    if not handler.middleware:
+        _run(handler, session if proxy is None else proxy, event, message)
+        return
+    context = Context(session, event, message, handler.name, attempt, handler.resources)
+    with entered(handler.middleware, context, proxy):
+        _run(handler, session if proxy is None else proxy, event, message)
+
+
+def _run(handler: Handler, session: Session | AsyncSession, event: object, message: Message) -> None:
+    extra = (message,) if handler.takes_message else ()
+    result = handler.function(session, event, *extra, **handler.values)
+    if handler.is_async:
+        _refuse_generator(handler, result)
+        result = await_(result)
+    if result is None:
+        return
+    _refuse_generator(handler, result)
+    if inspect.iscoroutine(result) or (inspect.isawaitable(result) and not handler.is_async):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise ConfigurationError(
+            f"handler {handler.name!r} returned an awaitable, which is never awaited: declare it, and its decorators' "
+            "wrappers, as async def, and write `return await ...`"
+        )
+
+
+def _check_values(handler: Handler) -> None:
+    missing = [each.name for each in handler.parameters if each.is_required and each.name not in handler.values]
+    if missing:
+        raise ConfigurationError(
+            f"handler {handler.name!r} needs a value for its parameter {missing[0]!r}: give the consumer a Wiring, or "
+            "call the handler that Wiring(...).prepare returns"
+        )
+
+
+def _refuse_generator(handler: Handler, result: object) -> None:
+    """Refuse a handler that is a generator: none of its code has run when it returns."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise ConfigurationError(
+            f"handler {handler.name!r} returned a generator, none of whose code has run: remove its yield, or the "
+            "decorator that makes it a generator"
+        )
+
+
+@contextmanager
+def held(session: Session, connection: Connection, transaction: str | None, text: str) -> Iterator[None]:
+    """Lift the guard at the end of the block, or at the COMMIT. A block in another one leaves that to the outer one.
+
+    The transaction's number came with the inbox row; it is None on SQLite, which has no guard.
+
+    Raises:
+        TransactionRequired: the block has ended the transaction; with this text.
+    """
+    root = connection.get_transaction()
+    if transaction is None or connection.info.get(_HELD) is root:
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    is_ours = isinstance(session, HandlerSession) and hasattr(driver, "ending")
+    before = driver.ending if is_ours else None
+    if is_ours and before is None:
+        driver.ending = GuardedEnd("", lambda error: error)
+    connection.info[_HELD] = root
+    try:
+        yield
+    finally:
+        if not (connection.closed or connection.invalidated):
+            del connection.info[_HELD]
+    if is_ours:
+        driver.ending = GuardedEnd(_lift().replace(":transaction", f"'{transaction}'"), _refusal(text))
+        return
+    try:
+        connection.execute(statements.inbox.lift_guard(), {"transaction": transaction})
+    except DBAPIError as error:
+        raise _refusal(text)(error) from error
+
+
+@cache
+def _lift() -> str:
+    """The statement as SQL: to compile it each time would cost more than to send it."""
+    return str(statements.inbox.lift_guard())
+
+
+@cache
+def _refusal(text: str) -> Callable[[Exception], Exception]:
+    """Turns the error of a guard that cannot be lifted to one with this text."""
+
+    def refusal(error: Exception) -> Exception:
+        is_refused = statements.inbox.ENDED in str(getattr(error, "orig", error))
+        return TransactionRequired(text) if is_refused else error
+
+    return refusal

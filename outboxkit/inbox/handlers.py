@@ -1,19 +1,23 @@
-"""Handlers: the decorator `@inbox_handler`, and the lookup of handlers in modules."""
+"""Handlers: the decorator `@inbox_handler`, the signature of a handler, and the lookup of handlers in modules."""
 
+import inspect
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import CodeType, ModuleType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
+from sqlalchemy.orm import Session, scoped_session
+
+from outboxkit.codec import payloads, upcasts
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.failures import path_of, printable
-from outboxkit.events import declaration_of, name_of
+from outboxkit.errors.failures import path_of, printable, text_of
+from outboxkit.events import declaration_of, is_event, name_of
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
-from outboxkit.inbox.providers import MESSAGE, Provider
-from outboxkit.inbox.signature import Parameter, read_signature
 from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
 from outboxkit.runtime.sources import MOST_AT_ONCE
@@ -21,6 +25,25 @@ from outboxkit.runtime.sources import MOST_AT_ONCE
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__outboxkit_handler__"
+_SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NONE = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a handler beyond its session, its event and a third one for the message.
+
+    Attributes:
+        name: as the function has it.
+        type: its annotation, by which its value is found.
+        is_required: whether it has no default.
+    """
+
+    name: str
+    type: Any
+    is_required: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +61,7 @@ class Handler:
         retry: its own rule for retries; None means the consumer's.
         parameters: those beyond session, event and message.
         middleware: called around it, the first one outermost.
-        providers: the makers of its parameters' values, by their names; a consumer's wiring adds them.
+        values: of its parameters, by their names; a consumer's wiring adds them.
         resources: the lifespan's resources, by type.
         in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
         queue: the queue from which it gets its messages; None means the only one of its consumer.
@@ -55,7 +78,7 @@ class Handler:
     retry: Retries | None = None
     parameters: tuple[Parameter, ...] = field(default=(), compare=False)
     middleware: tuple[Layer, ...] = field(default=(), compare=False)
-    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
+    values: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     resources: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     in_loop: bool = False
     queue: str | None = None
@@ -104,8 +127,8 @@ def inbox_handler(
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
-    The event type is the annotation of the second parameter. Further parameters get their values from the consumer's
-    `Wiring`, by their types. The name is durable, because it is stored with each handled message. Renaming the
+    The event type is the annotation of the second parameter. Further parameters get resources of the consumer's
+    lifespan, by their types. The name is durable, because it is stored with each handled message. Renaming the
     function is free; renaming the handler makes every message new to it. The function is returned unchanged and
     registered nowhere: a consumer gets its handlers as an argument.
 
@@ -117,7 +140,8 @@ def inbox_handler(
             asynchronous sessions. A call that blocks the event loop is not interrupted. One that blocks a thread
             outside the database goes on, and the transaction is rolled back all the same.
         retry: its own rule for retries, instead of the consumer's settings.
-        middleware: functions `(call, context)` around it, in its transaction, the first one outermost.
+        middleware: context managers around it, in its transaction, the first one outermost. Each is a function of the
+            `Context`, made by `@contextmanager` or `@asynccontextmanager`.
         in_loop: whether a plain `def` runs in the event loop of a consumer, and nothing else meanwhile. Without it, it
             runs in a thread with a `Session` of its own.
         queue: the queue from which it gets its messages. A consumer of several queues needs it; one of another queue
@@ -171,24 +195,23 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     qualname = getattr(function, "__qualname__", repr(function))
     if mark is None:
         raise ConfigurationError(f'{qualname} is not a handler: decorate it with @inbox_handler("…")')
-    facts = read_signature(function, f"handler {mark.name!r}")
-    check_colour(mark.middleware, is_async=facts.is_async, handler=mark.name)
-    if facts.is_async and mark.in_loop:
-        raise ConfigurationError(
-            f"handler {mark.name!r}: in_loop is for a plain def; {qualname} is an async def, which is always there"
-        )
+    label = f"handler {mark.name!r}"
+    is_async = inspect.iscoroutinefunction(function)
+    check_colour(mark.middleware, is_async=is_async, handler=mark.name)
+    if is_async and mark.in_loop:
+        raise ConfigurationError(f"{label}: in_loop is for a plain def; {qualname} is an async def, always in the loop")
+    event_type, takes_message, parameters = _read_signature(function, label, is_async=is_async)
     return Handler(
         mark.name,
         function,
-        facts.event_type,
-        facts.takes_message,
-        facts.is_async,
+        event_type,
+        takes_message,
+        is_async,
         batch=mark.batch,
         timeout=mark.timeout,
         retry=mark.retry,
-        parameters=facts.parameters,
+        parameters=parameters,
         middleware=mark.middleware,
-        providers={each.name: MESSAGE for each in facts.parameters if each.type is Message},
         in_loop=mark.in_loop,
         queue=mark.queue,
         concurrency=mark.concurrency,
@@ -274,3 +297,110 @@ def _methods(modules: Iterable[ModuleType], handlers: Iterable[Handler]) -> Iter
                     method = attribute.__func__ if is_wrapped else attribute
                     if _is_marked(method) and method not in bound:
                         yield path_of(method)
+
+
+def _read_signature(
+    function: Callable[..., Any], handler: str, *, is_async: bool
+) -> tuple[type, bool, tuple[Parameter, ...]]:
+    """The class of its event, whether its third parameter is the message, and further ones. Errors name the `handler`.
+
+    Raises:
+        ConfigurationError: it is not the signature of a handler, or no payload could be decoded to its event.
+    """
+    qualname = getattr(function, "__qualname__", repr(function))
+    parameters = list(inspect.signature(function).parameters.values())
+    by_position, further = parameters[:2], parameters[2:]
+    if len(by_position) < 2 or any(parameter.kind not in _POSITIONAL for parameter in by_position):
+        raise ConfigurationError(
+            f"{handler} is {qualname}({', '.join(map(str, parameters))}); it takes (session, event), "
+            "(session, event, message), or these and parameters of the types that a lifespan yields"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{handler}: {qualname} is a generator (it has a yield), so calling it runs nothing")
+    hints = _hints(function, handler, qualname)
+    _check_session(hints.get(by_position[0].name), is_async=is_async, handler=handler, qualname=qualname)
+    event_type = _event_type(hints, by_position[1].name, handler, qualname)
+    takes_message = bool(further) and _is_message(further[0], hints)
+    rest = tuple(_parameter(each, hints, handler, qualname) for each in further[takes_message:])
+    return event_type, takes_message, rest
+
+
+def _is_message(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    """Whether a third parameter is the message: by its annotation, or if it has none by its name or lack of default."""
+    if parameter.kind not in _POSITIONAL:
+        return False
+    annotation = hints.get(parameter.name, _NONE)
+    if annotation in (_NONE, Any, object):
+        return parameter.name == "message" or (annotation is _NONE and parameter.default is _NONE)
+    return Message in _types(annotation)
+
+
+def _parameter(parameter: inspect.Parameter, hints: dict[str, Any], handler: str, qualname: str) -> Parameter:
+    annotation = hints.get(parameter.name, _NONE)
+    is_required = parameter.default is _NONE
+    if parameter.kind not in _BY_NAME:
+        raise ConfigurationError(
+            f"{handler}: {qualname} has the parameter {str(parameter)!r}; each parameter after (session, event) or "
+            "(session, event, message) is given by its name"
+        )
+    if annotation is _NONE and is_required:
+        raise ConfigurationError(
+            f"{handler}: parameter {parameter.name!r} of {qualname} has no annotation; its value is found by its type. "
+            "Annotate it, or give it a default"
+        )
+    return Parameter(parameter.name, annotation, is_required)
+
+
+def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        text = printable(text_of(error))
+        raise ConfigurationError(f"{handler}: the annotations of {qualname} cannot be resolved: {text}") from error
+
+
+def _check_session(annotation: object, *, is_async: bool, handler: str, qualname: str) -> None:
+    """Refuse an event, an `AsyncSession` on a `def`, and a `Session` on an `async def`: their calls would do nothing.
+
+    Raises:
+        ConfigurationError: the annotation is an event, or of the other kind.
+    """
+    classes = list(_types(annotation))
+    if any(map(is_event, classes)):
+        raise ConfigurationError(
+            f"{handler}: the first parameter of {qualname} is annotated as an event; it takes (session, event)"
+        )
+    right, wrong = (_ASYNC, _SYNC) if is_async else (_SYNC, _ASYNC)
+    if any(issubclass(each, wrong) for each in classes) and not any(issubclass(each, right) for each in classes):
+        kind, session = ("an async def", "AsyncSession") if is_async else ("a plain def", "Session")
+        annotated = next(each.__name__ for each in classes if issubclass(each, wrong))
+        raise ConfigurationError(
+            f"{handler}: {qualname} is {kind}, which gets a{'n' * is_async} {session}, but its session is annotated as "
+            f"{annotated}: annotate it as {session}, or make it {'a plain def' if is_async else 'an async def'}"
+        )
+
+
+def _types(annotation: object) -> Iterator[type]:
+    """The classes that an annotation names, also inside a union or brackets."""
+    for each in (annotation, get_origin(annotation)):
+        if isinstance(each, type):
+            yield each
+    for argument in get_args(annotation):
+        yield from _types(argument)
+
+
+def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: str) -> type:
+    cls = hints.get(parameter)
+    if get_origin(cls) is Annotated:
+        cls = get_args(cls)[0]
+    if not isinstance(cls, type) or not is_event(cls):
+        has = "no annotation" if cls is None else repr(cls)
+        raise ConfigurationError(
+            f"{handler}: parameter {parameter!r} of {qualname} has {has}; annotate it with an @event class"
+        )
+    try:
+        payloads.check_event_class(cls)
+        upcasts.chain_of(cls)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{handler}: {error}") from error
+    return cls

@@ -1,18 +1,13 @@
-"""Middleware: functions around the call of a handler, inside its transaction.
-
-Each is called as `middleware(call, context)` and runs the rest by `call()`: the next one, and in the end the handler.
-"""
+"""Middleware: context managers around the call of a handler, inside its transaction."""
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy.orm import Session
-from sqlalchemy.util import greenlet_spawn
 
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, await_
 from outboxkit.errors import ConfigurationError
@@ -22,17 +17,13 @@ from outboxkit.message import Message
 S = TypeVar("S", bound=Session | AsyncSession)
 T = TypeVar("T")
 
-Call = Callable[[], None]
-"""The rest of the call, for a plain middleware."""
-AsyncCall = Callable[[], Awaitable[None]]
-"""The rest of the call, for an `async def` middleware."""
-Middleware = Callable[[Any, Any], Any]
-"""A function `(call, context)`: `(Call, Context[Session])`, or async `(AsyncCall, Context[AsyncSession])`."""
+Middleware = Callable[[Any], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""A function that takes the `Context`, made by `@contextmanager` or `@asynccontextmanager`."""
 
 
 @dataclass(slots=True)
 class Context(Generic[S]):
-    """The call of a handler, as a middleware and a provider see it.
+    """The call of a handler, as a middleware sees it.
 
     Attributes:
         session: the handler's; a plain middleware gets a `Session`, whatever the handler has.
@@ -64,12 +55,7 @@ class Context(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A middleware that was checked.
-
-    Attributes:
-        function: called as `function(call, context)`.
-        is_async: whether it is an `async def`.
-    """
+    """A middleware that was checked, and whether it is entered by `async with`."""
 
     function: Middleware
     is_async: bool
@@ -79,204 +65,80 @@ def layers_of(middleware: Iterable[Middleware], place: str) -> tuple[Layer, ...]
     """The checked middleware of `place`, which errors name; the first one is the outermost.
 
     Raises:
-        ConfigurationError: it is not a list of functions.
+        ConfigurationError: it is not a list of functions, or one of them is a generator.
     """
     if isinstance(middleware, str | Mapping) or not isinstance(middleware, Iterable):
         raise ConfigurationError(f"{place}: middleware is {middleware!r}; a list of functions is accepted")
     layers = []
     for each in middleware:
         if not callable(each):
-            raise ConfigurationError(f"{place}: {each!r} is not a middleware: a function (call, context) is accepted")
-        call = getattr(each, "__call__", None)  # noqa: B004 - an object may have an async one
-        layers.append(Layer(each, inspect.iscoroutinefunction(each) or inspect.iscoroutinefunction(call)))
+            raise ConfigurationError(f"{place}: {each!r} is not a middleware: a function (context) is accepted")
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            decorator = "asynccontextmanager" if inspect.isasyncgenfunction(each) else "contextmanager"
+            raise ConfigurationError(f"{place}: middleware {path_of(each)} has a yield: put @{decorator} above it")
+        layers.append(Layer(each, inspect.isasyncgenfunction(inspect.unwrap(each)) or hasattr(each, "__aenter__")))
     return tuple(layers)
 
 
 def check_colour(layers: Iterable[Layer], *, is_async: bool, handler: str) -> None:
-    """Refuse an `async def` middleware for a plain handler, which cannot await it.
+    """Refuse async middleware for a plain handler, which cannot await it.
 
     Raises:
-        ConfigurationError: there is one.
+        ConfigurationError: there is some.
     """
     for each in layers:
         if each.is_async and not is_async:
             raise ConfigurationError(
-                f"middleware {path_of(each.function)} is an async def, and handler {handler!r} a plain def, which "
-                "cannot await it. Make the middleware a plain def, which serves both kinds"
+                f"middleware {path_of(each.function)} is async, and handler {handler!r} a plain def, which cannot "
+                "await it. Make the middleware a plain @contextmanager, which serves both kinds"
             )
 
 
-def run_around(layers: Sequence[Layer], context: Context[Session], handle: Call) -> None:
-    """Run plain middleware, the first one outermost, around `handle`.
+@contextmanager
+def entered(layers: Iterable[Layer], context: Context[Any], proxy: AsyncSession | None) -> Iterator[None]:
+    """The block runs inside the middleware, the first one outermost. None of them can swallow an error of the block.
+
+    Args:
+        layers: the middleware.
+        context: of the call, with the plain session.
+        proxy: the `AsyncSession` of an async handler, which runs in a greenlet of SQLAlchemy.
 
     Raises:
-        ConfigurationError: a middleware has not called `call`, or twice.
+        ConfigurationError: a middleware has not returned a context manager.
     """
-    call = handle
-    for layer in reversed(layers):
-        call = partial(_pass, layer, _Call(layer, call), context)
-    call()
-
-
-def run_async_around(
-    layers: Sequence[Layer], session: Session, context: Context[AsyncSession], handle: AsyncCall
-) -> None:
-    """Run middleware of both kinds around `handle`, within a greenlet of SQLAlchemy.
-
-    Raises:
-        ConfigurationError: a middleware has not called or not awaited `call`, or called it twice.
-    """
-    outermost = 0
-    while outermost < len(layers) and not layers[outermost].is_async:
-        outermost += 1
-    call = handle
-    for layer in reversed(layers[outermost:]):
-        if layer.is_async:
-            call = _AsyncCall(layer, call, context).pass_on
-        else:
-            rest = _Call(layer, partial(_wait_for, call))
-            call = partial(greenlet_spawn, _pass, layer, rest, _plain(context, session))
-    if not outermost:
-        await_(call())
-        return
-    run_around(layers[:outermost], _plain(context, session), partial(_wait_for, call))
-
-
-def _plain(context: Context[AsyncSession], session: Session) -> Context[Session]:
-    return Context(session, context.event, context.message, context.handler, context.attempt, context.resources)
-
-
-def _wait_for(call: AsyncCall) -> None:
-    await_(call())
-
-
-_NEW, _BEGUN, _ENDED = range(3)
-
-
-class _Call:
-    """The `call` of a plain middleware."""
-
-    __slots__ = ("_layer", "_rest", "error", "state")
-
-    def __init__(self, layer: Layer, rest: Callable[[], Any]) -> None:
-        self._layer, self._rest = layer, rest
-        self.state = _NEW
-        self.error: BaseException | None = None
-
-    def __call__(self) -> None:
-        self.begin()
-        try:
-            self._rest()
-        except (Exception, asyncio.CancelledError) as error:
-            self.error = error
-            raise
-        finally:
-            self.state = _ENDED
-
-    def begin(self) -> None:
-        """Note that it is called.
-
-        Raises:
-            ConfigurationError: for the second time.
-        """
-        if self.state != _NEW:
-            self.error = ConfigurationError(
-                f"middleware {path_of(self._layer.function)} has called `call` twice: a handler runs once in its "
-                "transaction. To have the message tried again, raise Retry"
-            )
-            raise self.error
-        self.state = _BEGUN
-
-    def check(self) -> None:
-        """Make sure that the middleware, which has returned, did not lose the outcome of the call.
-
-        Raises:
-            ConfigurationError: the handler was not called.
-            BaseException: the one that the call has raised, if the middleware has swallowed it.
-        """
-        if self.error is not None:
-            with suppress(Exception):
-                self.error.add_note(
-                    f"Middleware {path_of(self._layer.function)} has swallowed this error, which decides all the same. "
-                    "A middleware may raise another one in its place."
-                )
-            raise self.error
-        if self.state == _NEW:
-            raise ConfigurationError(
-                f"middleware {path_of(self._layer.function)} has returned without {self.missing()}, so that the "
-                "message is not handled. To refuse a message, raise Reject or Retry"
-            )
-
-    def missing(self) -> str:
-        """The call that was left out, for the error's text."""
-        return "a call of `call()`"
-
-
-class _AsyncCall(_Call):
-    """The `call` of an `async def` middleware."""
-
-    __slots__ = ("_context", "_coroutine", "_over")
-
-    def __init__(self, layer: Layer, rest: AsyncCall, context: Context[AsyncSession]) -> None:
-        self._layer, self._rest, self._context = layer, rest, context  # super() would cost as much as the rest of this
-        self.state = _NEW
-        self.error = None
-        self._coroutine: Coroutine[Any, Any, None] | None = None
-        self._over: asyncio.Event | None = None
-
-    def __call__(self) -> Coroutine[Any, Any, None]:  # type: ignore[override]
-        coroutine = self._run()
-        if self._coroutine is None:
-            self._coroutine = coroutine
-        return coroutine
-
-    async def _run(self) -> None:
-        self.begin()
-        try:
-            await self._rest()
-        except (Exception, asyncio.CancelledError) as error:
-            self.error = error
-            raise
-        finally:
-            self.state = _ENDED
-            if self._over is not None:
-                self._over.set()
-
-    async def pass_on(self) -> None:
-        """Run the middleware, and the rest through it.
-
-        Raises:
-            ConfigurationError: it has not called or not awaited `call`, or called it twice.
-        """
-        try:
-            try:
-                await self._layer.function(self, self._context)
-            except Exception:
-                if self.state == _BEGUN:
-                    await self._wait()
-                raise
-            if self.state == _BEGUN:
-                await self._wait()
-            self.check()
-        finally:
-            self.error = None  # as in `_pass`
-
-    async def _wait(self) -> None:
-        """Wait for the call's end: the middleware has left it behind in a task, which uses the transaction."""
-        self._over = asyncio.Event()
-        await self._over.wait()
-
-    def missing(self) -> str:
-        """The call that was left out, for the error's text."""
-        if self._coroutine is None:
-            return "a call of `await call()`"
-        self._coroutine.close()
-        return "awaiting `call()`"
-
-
-def _pass(layer: Layer, call: _Call, context: Context[Session]) -> None:
+    raised: BaseException | None = None
     try:
-        layer.function(call, context)
-        call.check()
+        with ExitStack() as stack:
+            for layer in layers:
+                manager: Any = layer.function(replace(context, session=proxy) if layer.is_async else context)
+                if not hasattr(manager, "__aenter__" if layer.is_async else "__enter__"):
+                    raise ConfigurationError(
+                        f"middleware {path_of(layer.function)} returned {path_of(type(manager))}, which is not a "
+                        "context manager: write a function with one yield, and @contextmanager above it"
+                    )
+                stack.enter_context(_Awaited(manager) if layer.is_async else manager)
+            try:
+                yield
+            except (Exception, asyncio.CancelledError) as error:
+                raised = error
+                raise
+        if raised is not None:
+            raise raised
     finally:
-        call.error = None  # an error and its frames must not keep each other alive
+        raised = None  # an error and its frames must not keep each other alive
+
+
+class _Awaited:
+    """An async context manager, entered and left within a greenlet of SQLAlchemy."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> None:
+        await_(self._manager.__aenter__())
+
+    def __exit__(self, *error: object) -> bool | None:
+        suppresses: bool | None = await_(self._manager.__aexit__(*error))
+        return suppresses

@@ -12,11 +12,9 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements
 from outboxkit.codec import upcasts
 from outboxkit.errors import ConfigurationError
-from outboxkit.inbox.call import call, ended, opened
-from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
-from outboxkit.inbox.guard import held
+from outboxkit.inbox.call import call, ended, held, opened
 from outboxkit.inbox.handlers import Handler
-from outboxkit.inbox.run_once import Outcome
+from outboxkit.inbox.run_once import Outcome, payload_crc, warn_of_other_payloads
 from outboxkit.message import Message
 from outboxkit.runtime import window
 from outboxkit.telemetry import tracing

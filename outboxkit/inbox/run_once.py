@@ -1,10 +1,12 @@
 """`run_once`: the rule behind "each effect happens once", for one message and one handler."""
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+from zlib import crc32
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
@@ -13,13 +15,19 @@ from outboxkit import statements
 from outboxkit.codec import upcasts
 from outboxkit.codec.payloads import LARGE, plain_size
 from outboxkit.database.sqlalchemy_asyncio import async_session, await_
-from outboxkit.inbox.call import call, ended, opened
-from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
-from outboxkit.inbox.guard import held
+from outboxkit.inbox.call import call, ended, held, opened
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
 from outboxkit.runtime import window
 from outboxkit.telemetry import tracing
+
+_OTHER_PAYLOAD = (
+    "two messages have the id %r: a duplicate of type %s has another payload than the message that handler %s had. "
+    "It is not handled. Leave message_id out, or derive it from what tells the messages apart; `outboxkit reconcile` "
+    "counts such ids"
+)
+_warned: set[str] = set()
+"""The handlers of this process that the warning has named."""
 
 
 class Outcome(StrEnum):
@@ -135,3 +143,29 @@ def _event_within(session: Session, handler: Handler, message: Message) -> objec
 
 def _is_large(message: Message) -> bool:
     return plain_size(message.payload, message.content_encoding, limit=LARGE) > LARGE
+
+
+def payload_crc(payload: bytes) -> int:
+    """The CRC-32 of a payload, as the signed number that a column of four bytes holds."""
+    return (crc32(payload) ^ 0x8000_0000) - 0x8000_0000
+
+
+def warn_of_other_payloads(connection: Connection, duplicates: Sequence[tuple[str, Message]]) -> None:
+    """Log a warning if a handler's duplicate has another payload than the message that it handled under this id.
+
+    It costs a statement for duplicates, and comes once for each handler of a process; `outboxkit reconcile` counts all.
+
+    Args:
+        connection: in the transaction that found the duplicates.
+        duplicates: names of handlers, each with its message.
+    """
+    unwarned = [(handler, message) for handler, message in duplicates if handler not in _warned]
+    if not unwarned:
+        return
+    names = {"handlers": sorted({name for name, _ in unwarned}), "ids": sorted({each.id for _, each in unwarned})}
+    rows = connection.execute(statements.inbox.payload_crcs(connection.dialect.name), names)
+    crcs = {(handler, message_id): crc for handler, message_id, crc in rows}
+    for handler, message in unwarned:
+        if handler not in _warned and crcs.get((handler, message.id)) not in (None, payload_crc(message.payload)):
+            _warned.add(handler)
+            logging.getLogger("outboxkit").warning(_OTHER_PAYLOAD, message.id, message.type, handler)

@@ -1,22 +1,20 @@
-"""Wiring: what a consumer puts around its handlers, and what it gives them beyond session, event and message.
+"""Wiring: the middleware around a consumer's handlers, and the resources that its lifespan gives them.
 
-There is no container: a value is found by the annotation of a handler's parameter, when the consumer starts.
+There is no container: a resource is found by the annotation of a handler's parameter, when the consumer starts.
 """
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from types import ModuleType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from outboxkit.errors import ConfigurationError, LifespanError
 from outboxkit.errors.failures import first_line, path_of
 from outboxkit.inbox.handlers import Handler, handler_of
-from outboxkit.inbox.middleware import Middleware, check_colour, layers_of
-from outboxkit.inbox.providers import Provider
-from outboxkit.inbox.signature import Parameter
+from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 """A function that returns an async context manager, as `@asynccontextmanager` makes them."""
@@ -24,13 +22,11 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The middleware, the providers and the lifespan of a consumer.
+    """The middleware and the lifespan of a consumer.
 
     Attributes:
-        middleware: functions `(call, context)` around each handler, the first one outermost, outside the handler's own.
-        providers: by type, the function that makes the value of a handler's parameter for one call. It is called with
-            the `Context` if it has a parameter. If it is made by `@contextmanager` or `@asynccontextmanager`, what it
-            yields is the value, and it is closed after the call.
+        middleware: context managers around each handler, the first one outermost, outside the handler's own. Each is a
+            function of the `Context`, made by `@contextmanager` or `@asynccontextmanager`.
         lifespan: a function without parameters, made by `@asynccontextmanager`. It is entered when the consumer starts
             and left when its handlers have ended. It yields a resource, whose class is its type, or a dict of resources
             by their types, or None.
@@ -40,17 +36,10 @@ class Wiring:
     """
 
     middleware: Sequence[Middleware] = ()
-    providers: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     lifespan: Lifespan | None = None
 
     def __post_init__(self) -> None:
         layers_of(self.middleware, "Wiring")
-        if not isinstance(self.providers, Mapping):
-            raise ConfigurationError(
-                f"Wiring: providers is {self.providers!r}; a dict of functions by type is accepted"
-            )
-        for type_, function in self.providers.items():
-            Provider.of(type_, function)
         if self.lifespan is not None and not _is_lifespan(self.lifespan):
             raise ConfigurationError(
                 f"Wiring: lifespan is {path_of(self.lifespan)}; an async def with a yield, and "
@@ -67,17 +56,12 @@ class Wiring:
             resources: by type, in place of those of the lifespan, which is not entered here.
 
         Raises:
-            ConfigurationError: nothing provides a parameter, something is provided twice, or an `async def` would be
-                called for a plain handler.
+            ConfigurationError: no resource has the type of a parameter, or a middleware is async and a handler is not.
         """
         resources = resources or {}
-        providers = {type_: Provider.of(type_, function) for type_, function in self.providers.items()}
-        for type_, value in resources.items():
-            if type_ in providers:
-                raise ConfigurationError(f"{path_of(type_)} is given by the lifespan and by a provider: remove one")
-            providers[type_] = Provider.fixed(value)
+        layers = layers_of(self.middleware, "Wiring")
         checked = [each if isinstance(each, Handler) else handler_of(each) for each in handlers]
-        return [self._prepared(handler, providers, resources) for handler in checked]
+        return [_prepared(handler, layers, resources) for handler in checked]
 
     @asynccontextmanager
     async def running(self, handlers: Iterable[Handler | Callable[..., Any]]) -> AsyncIterator[list[Handler]]:
@@ -93,33 +77,24 @@ class Wiring:
         async with _entered(self.lifespan) as resources:
             yield self.prepare(handlers, resources)
 
-    def _prepared(self, handler: Handler, providers: Mapping[Any, Provider], resources: Mapping[Any, Any]) -> Handler:
-        layers = layers_of(self.middleware, "Wiring")
-        check_colour(layers, is_async=handler.is_async, handler=handler.name)
-        values = dict(handler.providers)
-        for parameter in handler.parameters:
-            if parameter.name in values:
-                continue
-            provider = _provider(parameter, providers)
-            if provider is not None:
-                provider.check_colour(is_async=handler.is_async, handler=handler.name)
-                values[parameter.name] = provider
-            elif parameter.is_required:
-                raise ConfigurationError(self._unknown(handler, parameter, providers))
-        return replace(
-            handler,
-            middleware=layers + handler.middleware,
-            providers=values,
-            resources={**handler.resources, **resources},
-        )
 
-    def _unknown(self, handler: Handler, parameter: Parameter, providers: Mapping[Any, Provider]) -> str:
-        names = ", ".join(map(path_of, providers)) or "nothing"
-        cure = "add a provider for it to the Wiring, have the lifespan yield it, or give the parameter a default"
-        return (
-            f"handler {handler.name!r}: nothing provides parameter {parameter.name!r} of {path_of(handler.function)}, "
-            f"of type {path_of(parameter.type)}; provided is: {names}. To cure it, {cure}"
-        )
+def _prepared(handler: Handler, layers: tuple[Layer, ...], resources: Mapping[Any, Any]) -> Handler:
+    check_colour(layers, is_async=handler.is_async, handler=handler.name)
+    values = dict(handler.values)
+    for parameter in handler.parameters:
+        union = get_args(parameter.type) if get_origin(parameter.type) in (Union, UnionType) else ()
+        types = [type_ for type_ in (parameter.type, *union) if isinstance(type_, Hashable) and type_ in resources]
+        if types:
+            values[parameter.name] = resources[types[0]]
+        elif parameter.is_required and parameter.name not in values:
+            names = ", ".join(map(path_of, resources)) or "nothing"
+            raise ConfigurationError(
+                f"handler {handler.name!r}: nothing gives parameter {parameter.name!r} of {path_of(handler.function)}, "
+                f"of type {path_of(parameter.type)}; the lifespan gives: {names}. "
+                "To cure it, have the lifespan of the Wiring yield it, or give the parameter a default"
+            )
+    resources = {**handler.resources, **resources}
+    return replace(handler, middleware=layers + handler.middleware, values=values, resources=resources)
 
 
 def wiring_in(modules: Iterable[ModuleType]) -> Wiring:
@@ -137,19 +112,6 @@ def wiring_in(modules: Iterable[ModuleType]) -> Wiring:
 
 def _wirings(module: ModuleType) -> list[tuple[str, Wiring]]:
     return [(name, value) for name, value in vars(module).items() if isinstance(value, Wiring)]
-
-
-def _provider(parameter: Parameter, providers: Mapping[Any, Provider]) -> Provider | None:
-    """The provider for the annotation as it is, or for a part of a union."""
-    for type_ in (parameter.type, *(get_args(parameter.type) if _is_union(parameter.type) else ())):
-        with suppress(TypeError):  # it cannot be a key
-            if type_ in providers:
-                return providers[type_]
-    return None
-
-
-def _is_union(annotation: object) -> bool:
-    return get_origin(annotation) in (Union, UnionType)
 
 
 def _is_lifespan(function: object) -> bool:

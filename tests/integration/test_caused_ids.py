@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, ids, inbox, inbox_handler, outbox, tables
-from outboxkit.inbox import duplicates
+from outboxkit.inbox.run_once import _warned
 
 CAUSE = ids.new(at=datetime.now(UTC) - timedelta(days=3))
 
@@ -142,9 +142,9 @@ def test_what_another_session_commits_has_a_new_id_each_time(engine: Engine):
 
 @pytest.fixture
 def _unwarned() -> Iterator[None]:
-    duplicates._warned.clear()
+    _warned.clear()
     yield
-    duplicates._warned.clear()
+    _warned.clear()
 
 
 @pytest.mark.usefixtures("_unwarned")

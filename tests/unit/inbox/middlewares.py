@@ -1,6 +1,7 @@
 """Handlers with middleware of either kind, for tests."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from sqlalchemy import insert
@@ -8,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, inbox, inbox_handler
-from outboxkit.inbox import AsyncCall, Call, Context
+from outboxkit.inbox import Context
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
 PLAIN, ASYNC = "plain", "async"
@@ -43,18 +44,20 @@ def told(what: str, kind: str) -> Callable[..., Any]:
     """A middleware that writes a row before and after the call."""
     if kind == PLAIN:
 
-        def plain(call: Call, context: Context[Session]) -> None:
+        @contextmanager
+        def plain(context: Context[Session]) -> Iterator[None]:
             assert type(context.session) is Session
             context.session.execute(insert(effects).values(what=f"{what} begins"))
-            call()
+            yield
             context.session.execute(insert(effects).values(what=f"{what} ends"))
 
         return plain
 
-    async def awaiting(call: AsyncCall, context: Context[AsyncSession]) -> None:
+    @asynccontextmanager
+    async def awaiting(context: Context[AsyncSession]) -> AsyncIterator[None]:
         assert isinstance(context.session, AsyncSession)
         await context.session.execute(insert(effects).values(what=f"{what} begins"))
-        await call()
+        yield
         await context.session.execute(insert(effects).values(what=f"{what} ends"))
 
     return awaiting

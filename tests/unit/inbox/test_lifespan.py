@@ -1,14 +1,14 @@
 """The lifespan of a consumer: resources from its start to its end."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import ConfigurationError, LifespanError
+from outboxkit import LifespanError
 from outboxkit.inbox import Context, Wiring
 from tests.unit.inbox.test_wiring import GOT, Clock, Mailer, call, deliver, mails, mails_async
 
@@ -40,9 +40,10 @@ async def test_what_a_lifespan_yields_is_given_by_its_type(async_engine: AsyncEn
 
 
 async def test_a_dict_has_resources_by_type_and_the_context_has_them_too(async_engine: AsyncEngine):
-    def looks(call: Any, context: Context[Session]) -> None:
+    @contextmanager
+    def looks(context: Context[Session]) -> Iterator[None]:
         GOT.append(context.resource(Clock))
-        call()
+        yield
 
     wiring = Wiring(lifespan=lifespan_of_two, middleware=[looks])
     clock, mailer = await call(async_engine, mails, wiring)
@@ -53,12 +54,6 @@ async def test_resources_may_be_given_without_a_lifespan(async_engine: AsyncEngi
     (handler,) = Wiring().prepare([mails], {Mailer: Mailer("given")})
     await deliver(async_engine, handler)
     assert GOT[0].name == "given"
-
-
-async def test_nothing_is_given_twice():
-    with pytest.raises(ConfigurationError, match=r"Mailer is given by the lifespan and by a provider"):
-        async with Wiring(lifespan=lifespan, providers={Mailer: Mailer}).running([mails]):
-            pass
 
 
 async def test_an_error_at_the_start_or_at_the_end_is_named():

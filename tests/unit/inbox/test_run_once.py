@@ -293,5 +293,5 @@ async def test_a_coroutine_that_is_returned_is_refused(async_engine: AsyncEngine
         return async_work(session, event)
 
     async with AsyncSession(async_engine) as session, session.begin():
-        with pytest.raises(ConfigurationError, match="handler 'Returns' returned a coroutine, which is never awaited"):
+        with pytest.raises(ConfigurationError, match="handler 'Returns' returned an awaitable, which is never awaited"):
             await session.run_sync(inbox.run_once, ORDER, returns)
