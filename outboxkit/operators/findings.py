@@ -413,7 +413,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
     "handler-hangs": FindingKind(
         severity=WARNING,
         worse=PROBLEM,
-        what="{run}: its session, {pid}, has a transaction open.{more}",
+        what="A handler of queue {queue} has not ended for {age}: its session, {pid}, has a transaction open.{more}",
         why=f"Its place in the consumer is taken, and later messages of its key wait. {_VACUUM}",
         cure="The consumer's log names handler and message: “handler has not ended”. Restart that consumer: the "
         "message comes again, and nothing of it is done twice. Then mend what the handler waits for, and give it a "

@@ -10,8 +10,8 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import effects, tables
-from outboxkit.cli import status
 from outboxkit.http import ledger
+from outboxkit.operators import status
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
@@ -76,8 +76,8 @@ async def test_requests_are_answered_by_the_writer_and_pruned_by_the_operator(
     done = await Retention(operator, Periods(inbox=14 * DAY)).prune()
     assert (done.idempotency, done.effects, done.problems) == (1, 1, [])
     async with operator.connect() as connection:
-        found = await connection.run_sync(status.read_status, utc_now())
-    assert (found.idempotency.remembered.value, found.effects.unknown.value) == (1, 0)
+        found = await connection.run_sync(status.read_figures, utc_now())
+    assert (found.history.requests.value, found.history.unknown_effects.value) == (1, 0)
     await operator.dispose()
 
 

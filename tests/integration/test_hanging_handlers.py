@@ -1,7 +1,6 @@
 """A handler that does not end, on PostgreSQL and RabbitMQ: the log names it, status and doctor its session."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,12 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler
-from outboxkit.cli import status
 from outboxkit.consumer import measurements
-from outboxkit.operators import hanging
 from outboxkit.operators.doctor import sessions
 from outboxkit.runtime import process
-from outboxkit.runtime.outage import utc_now
 from outboxkit.telemetry import catalogue
 from tests.integration.doctoring import look
 from tests.integration.running_consumer import Billed, Ordered, publish, starter
@@ -29,7 +25,6 @@ async def test_a_handler_that_hangs_is_named(
 ):
     monkeypatch.setattr(measurements, "LONG_SECONDS", 0)
     monkeypatch.setattr(measurements, "EVERY_SECONDS", 0.01)
-    monkeypatch.setattr(hanging, "LONG", timedelta(0))
     gate = asyncio.Event()
 
     @inbox_handler("SendReceipt")
@@ -52,17 +47,12 @@ async def test_a_handler_that_hangs_is_named(
             publish(broker, 1, "m-1")
             try:
                 (what,) = await eventually_async(found, bool)
-                with pg_engine.connect() as connection:
-                    report = status.read_status(connection, utc_now())
                 ages: dict[Any, float] = measured.of(catalogue.LONGEST_RUN, "handler")
             finally:
                 gate.set()
             await running.reaches(processed=1)
             assert measured.of(catalogue.LONGEST_RUN, "handler") == {"SendReceipt": 0, "Bill": 0}
     assert what.startswith(f"A handler of queue {broker.queue} has not ended for ")
-    (run,) = report.hanging
-    assert run.queue == broker.queue
-    assert report.advice[0].startswith(f"A handler of queue {broker.queue} has not ended for ")
     assert ages["SendReceipt"] > ages["Bill"] == 0
     await engine.dispose()
     line = next(line for line in said if line["event"].startswith("handler has not ended for "))

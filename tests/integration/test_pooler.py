@@ -229,7 +229,6 @@ def test_a_command_says_that_a_full_pool_may_be_what_it_waits_for(pgbouncer: Pgb
         status = run_to_end([COMMAND, "status"], {"OUTBOXKIT_DATABASE_URL": pgbouncer.url})
         doctor = run_to_end([COMMAND, "doctor", "--only", "database"], {"OUTBOXKIT_DATABASE_URL": pgbouncer.url})
     assert status.returncode == doctor.returncode == 1
-    *waits, gives_up = status.stderr.splitlines()
-    assert ["Is a pooler's pool full, or a server frozen?" in line for line in waits] == [True, True]
-    assert "the database does not answer: the connection was silent for 30 s" in gives_up
+    assert "cannot be used: it did not answer in time" in " ".join(status.stdout.split())
     assert "database-away" in doctor.stdout
+    assert "at a pooler, whose pool may be full" in " ".join(doctor.stdout.split())

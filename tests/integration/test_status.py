@@ -5,19 +5,21 @@ import json
 import os
 import secrets
 import subprocess
-from datetime import timedelta
 from typing import Any
 
 import psycopg
 from sqlalchemy import Engine, event, text
 
-from outboxkit.cli import status
-from outboxkit.cli.status import show
-from outboxkit.cli.status.report import Status
+from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import LIMITS, Limits
+from outboxkit.operators.status import Status, read_figures, read_status
+from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.settings import load
+from outboxkit.statements.dialects import SNAPSHOT
 from tests.integration.dead_rows import dead, fill
+from tests.integration.doctoring import NOW
 from tests.pages import libpq
-from tests.polling import eventually
 from tests.processes import programs
 from tests.servers import Server
 from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
@@ -33,9 +35,17 @@ DEFAULT = {"destination": "default"}
 HERE = DEFAULT | {"due": None, "held": False}
 
 
-def read(engine: Engine, *, later: timedelta = timedelta(0)) -> Status:
-    with engine.connect() as connection:
-        return status.read_status(connection, utc_now() + later)
+def read(url: str, *, limits: Limits = LIMITS) -> Status:
+    """The status of a database."""
+
+    async def examined() -> Status:
+        engine = process.engine(url, name="outboxkit status")
+        try:
+            return await read_status(Installation(load({"database_url": url}), engine, limits=limits))
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(examined())
 
 
 def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgresql_url: str) -> None:
@@ -50,7 +60,8 @@ def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgr
 
     event.listen(Engine, "after_cursor_execute", move)
     try:
-        found = asyncio.run(status.read_url(postgresql_url))
+        with pg_engine.connect().execution_options(**SNAPSHOT) as connection:
+            found = read_figures(connection, utc_now())
     finally:
         event.remove(Engine, "after_cursor_execute", move)
         mover.close()
@@ -58,78 +69,45 @@ def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgr
     assert (found.outbox.ready.value, found.outbox.parked.value, found.outbox.pending.value) == (1, 0, 1)
 
 
-def test_sessions_are_those_of_outboxkit_in_this_database(
-    pg_engine: Engine, postgresql: Server, postgresql_url: str
-) -> None:
-    names = ("outboxkit relay", "outboxkit consumer billing", "outboxkit prune", "psql", "my outboxkit relay")
+def test_an_open_transaction_is_named_without_its_query(postgresql_url: str) -> None:
+    with psycopg.connect(libpq(postgresql_url), application_name="nightly report") as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("SELECT 'hunter2'")
+        found = read(postgresql_url, limits=NOW)
+        about = f"Session {reader.info.backend_pid} of role"
+        (advice,) = [each for each in found.advice if each.code == "transaction-open" and about in each.what]
+        assert "(nightly report)" in advice.what
+        assert "hunter2" not in repr(found)
+
+
+def test_sessions_are_those_of_outboxkit_in_this_database(postgresql: Server, postgresql_url: str) -> None:
+    names = (
+        "outboxkit relay",
+        "outboxkit consumer billing",
+        "outboxkit consumer billing",
+        "psql",
+        "my outboxkit relay",
+    )
     connections = [psycopg.connect(libpq(postgresql_url), application_name=name, autocommit=True) for name in names]
     elsewhere = psycopg.connect(libpq(postgresql.url), application_name="outboxkit relay")
-    found = read(pg_engine)
-    assert found.sessions is not None
-    relay, consumer, other = found.sessions.relays, found.sessions.consumers, found.sessions.others
-    pids = [connection.info.backend_pid for connection in connections[:3]]
-    assert [[session.pid for session in ours] for ours in (relay, consumer, other)] == [[pid] for pid in pids]
-    (session,) = relay
-    assert (session.name, session.state) == ("outboxkit relay", "idle")
-    assert session.since is not None
-    assert abs(utc_now() - session.since) < timedelta(minutes=5)
+    figures = read(postgresql_url).figures
+    assert figures is not None
+    assert figures.sessions == {"outboxkit consumer billing": 2, "outboxkit relay": 1}
     for connection in (*connections, elsewhere):
         connection.close()
 
 
-def test_status_itself_is_no_session(postgresql_url: str) -> None:
-    assert said(postgresql_url)["sessions"] == {"relays": [], "consumers": [], "others": []}
-
-
-def test_who_holds_back_vacuum_is_named_without_its_query(pg_engine: Engine, postgresql_url: str) -> None:
-    with pg_engine.begin() as connection:
-        connection.execute(text(OUTBOX), {"rows": 3000} | HERE)
-    with psycopg.connect(libpq(postgresql_url), application_name="nightly report") as reader:
-        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        reader.execute("SELECT 'hunter2'")
-        with pg_engine.begin() as connection:
-            connection.execute(text("DELETE FROM outboxkit_outbox"))
-        vacuum = eventually(lambda: read(pg_engine, later=timedelta(minutes=2)).vacuum, lambda it: it.dead_rows >= 3000)
-        holder = vacuum.oldest_transaction
-        assert (holder.kind, holder.pid, holder.name) == ("session", reader.info.backend_pid, "nightly report")
-        assert holder.state == "idle in transaction"
-        assert holder.since <= holder.query_start
-        assert 120 <= holder.seconds < 600
-        found = read(pg_engine, later=timedelta(minutes=2))
-        (line,) = found.advice
-        assert line.startswith("3 000 dead rows cannot be removed")
-        assert f"pg_terminate_backend({holder.pid})" in line
-        shown = "\n".join(show.lines(found, width=200))
-        assert f"held back by session {holder.pid} (nightly report), idle in transaction for" in shown
-        printed = shown_by(postgresql_url, "--json")
-        assert "nightly report" in printed
-        assert "hunter2" not in shown + printed
-    assert read(pg_engine).vacuum.oldest_transaction is None
-
-
-def test_an_open_writer_holds_back_vacuum_too(pg_engine: Engine, postgresql_url: str) -> None:
-    with psycopg.connect(libpq(postgresql_url)) as writer:
-        writer.execute("SELECT pg_current_xact_id()")
-        holder = read(pg_engine).vacuum.oldest_transaction
-        assert holder.pid == writer.info.backend_pid
-
-
-def test_a_role_that_may_not_see_others_is_told_which_right_it_lacks(pg_engine: Engine, postgresql_url: str) -> None:
-    role = f"operator_{secrets.token_hex(6)}"
-    url = f"{postgresql_url}?options=-crole%3D{role}"
+def test_a_role_that_may_not_see_others_is_told_which_right_it_lacks(postgresql_url: str) -> None:
+    name = f"operator_{secrets.token_hex(6)}"
+    url = f"{postgresql_url}?options=-crole%3D{name}"
     with psycopg.connect(libpq(postgresql_url), autocommit=True, application_name="outboxkit relay") as connection:
-        pid = connection.info.backend_pid
-        connection.execute(f"CREATE ROLE {role}; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
-        found = said(url)
-        connection.execute(f"GRANT pg_read_all_stats TO {role}")
-        granted = said(url)
-        connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-    (relay,) = found["sessions"]["relays"]
-    assert (relay["pid"], relay["state"], relay["since"]) == (pid, None, None)
-    assert found["missing_right"] == "pg_read_all_stats"
-    assert found["advice"] == ["PostgreSQL hides other roles' sessions from this one: GRANT pg_read_all_stats to it"]
-    assert granted["missing_right"] is None
-    assert granted["sessions"]["relays"][0]["state"] == "idle"
+        connection.execute(f"CREATE ROLE {name}; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}")
+        found = read(url)
+        connection.execute(found.advice[0].commands[0])
+        granted = read(url)
+        connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+    assert [each.code for each in found.advice] == ["sessions-hidden"]
+    assert granted.advice == ()
 
 
 def test_it_writes_nothing(postgresql_url: str) -> None:

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from outboxkit import statements, tables
-from outboxkit.cli import status
-from outboxkit.cli.status.waiting import LIMIT
 from outboxkit.cli.wording import COUNTED, Count, total
+from outboxkit.operators import status
+from outboxkit.operators.status import LIMIT
 from outboxkit.runtime.outage import utc_now
-from tests.integration.test_status import DEFAULT, OUTBOX, read
+from tests.integration.test_status import DEFAULT, OUTBOX
 from tests.night import by_night
 from tests.servers import Server, create_database, drop_database
 
@@ -93,22 +93,23 @@ MORE = Count(COUNTED + 1, at_least=True)
 
 
 def test_rows_are_counted_up_to_the_limit(large: Engine) -> None:
-    report = read(large)
+    with large.connect() as connection:
+        report = status.read_figures(connection, utc_now())
     ours, mail, payments = (report.outbox.by_destination[name] for name in ("default", "mail", "payments"))
     assert (ours.ready, ours.delayed, ours.held, ours.parked) == (MORE, Count(40), Count(30), Count(20))
     assert (mail.ready, mail.delayed, mail.held, mail.parked) == (MORE, Count(0), Count(5), MORE)
     assert (payments.pending, payments.ready) == (Count(3), Count(3))
     assert report.outbox.pending == report.outbox.ready + report.outbox.parked + Count(75)
-    assert report.outbox.parked_keys.count == Count(120)
+    assert report.outbox.parked_keys == Count(120)
     assert report.outbox.held == Count(35)
     assert sorted(report.outbox.by_type) == ["T0", "T1", "T2", "T3"]
     assert total(of_type.pending for of_type in report.outbox.by_type.values()) == MORE
     assert report.inbox.by_handler == {"H0": MORE, "H1": MORE}
-    assert report.published.kept == MORE
+    assert report.history.published == MORE
     assert report.dead_letters.open == Count(120)
     assert report.dead_letters.resolved == Count(COUNTED + 1 - 120, at_least=True)
-    assert report.idempotency.remembered == MORE
-    assert report.effects.unknown == Count(ROWS // 1000)
+    assert report.history.requests == MORE
+    assert report.history.unknown_effects == Count(ROWS // 1000)
 
 
 def oldest_unplaced() -> Any:
@@ -150,7 +151,7 @@ READS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("destination", ["default", "mail", "payments"])
 def test_no_table_is_read_from_end_to_end(large: Engine, destination: str) -> None:
     with large.connect() as connection:
-        status.read_status(connection, utc_now())
+        status.read_figures(connection, utc_now())
         for name, made in READS.items():
             assert_bounded(list(walk(explain(connection, made(), destination))), name)
 

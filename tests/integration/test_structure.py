@@ -32,10 +32,10 @@ def test_what_was_dropped_is_told_and_made_again(pg_engine: Engine, postgresql_u
     ended = run("status", URL, postgresql_url)
     assert (ended.code, ended.err) == (0, "")
     assert "outbox        0 pending" in ended.out.splitlines()
-    (line,) = (part for part in " ".join(ended.out.split()).split("advice ")[1:])
+    (line,) = " ".join(ended.out.split()).split("advice ")[1:]
     for part in ("the default partition of outboxkit_inbox", "index outboxkit_outbox_held", "trigger outboxkit_notify"):
         assert part in line
-    assert "run `outboxkit migrate`, which creates it again" in line
+    assert "outboxkit migrate" in line
     with pg_engine.connect() as connection, pytest.raises(SchemaError, match="default partition of outboxkit_inbox"):
         migrations.check(connection)
     repaired = run("migrate", URL, postgresql_url)

@@ -79,12 +79,11 @@ class SideReport:
     passed: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def add(self, check: str, findings: Sequence[Diagnosis]) -> bool:
-        """Add what a check has found; returns whether none of that is a problem."""
+    def add(self, check: str, findings: Sequence[Diagnosis]) -> None:
+        """Add what a check has found."""
         self.findings += [replace(each, side=self.side, check=check) for each in findings]
         if all(each.severity is Severity.NOTE for each in findings):
             self.passed.append(f"{self.side}: {check}")
-        return not any(each.severity is Severity.PROBLEM for each in findings)
 
     def leave_out(self, check: str) -> None:
         """Note a check that was not run."""
@@ -119,6 +118,7 @@ async def examine_database(installation: Installation, checks: Sequence[Check] =
     away = await server.why_away(installation)
     report.add("connection", [] if away is None else [away])
     has_tables = away is None and await _run(TABLES, installation, report)
+    has_tables = has_tables and not {each.code for each in report.findings} & {"tables-missing", "tables-behind"}
     has_server = installation.engine is not None and is_server(installation.engine.dialect.name)
     if away is None and has_server and checks is DATABASE:
         report.add("pooler", await server.check_pooler(installation))
@@ -131,7 +131,7 @@ async def examine_database(installation: Installation, checks: Sequence[Check] =
 
 
 async def _run(check: Check, installation: Installation, report: SideReport) -> bool:
-    """Run one check within its time, and add what it finds; returns whether it was done and found no problem."""
+    """Run one check within its time, and add what it finds; returns whether it was done."""
     findings, is_done, limit = list[Diagnosis](), False, installation.limits.check_seconds
 
     def find(connection: Connection) -> None:
@@ -146,7 +146,8 @@ async def _run(check: Check, installation: Installation, report: SideReport) -> 
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
         is_done = sqlstate_of(error) is not None  # the server has answered
         findings.append(finding("not-checked", check=check.name, reason=first_line(error)))
-    return report.add(check.name, findings) and is_done
+    report.add(check.name, findings)
+    return is_done
 
 
 async def _examine_broker(installation: Installation) -> SideReport:

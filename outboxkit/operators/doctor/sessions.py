@@ -6,12 +6,11 @@ from typing import Any
 from sqlalchemy import Row
 
 from outboxkit import statements
-from outboxkit.database.session_names import is_of_consumer
+from outboxkit.database.session_names import is_of_consumer, queues_of
 from outboxkit.errors.wording import many, number, printable_name, span
 from outboxkit.operators.blockers import blocker_of, read_blockers
 from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.findings import Diagnosis, finding, quoted
-from outboxkit.operators.hanging import HangingRun, by_consumer
 from outboxkit.statements import activity
 
 
@@ -41,23 +40,24 @@ def check_locks(database: Database) -> Iterator[Diagnosis]:
 
 
 def check_handlers(database: Database) -> Iterator[Diagnosis]:
-    """Handlers of consumers that do not end, unless they wait for another session's lock."""
+    """Handlers of consumers that do not end, unless they wait for a lock: one finding for a consumer."""
     limits, now = database.limits, database.now
-    sessions = [(each.pid, each.name, each.open_since) for each in database.rows(activity.sessions())]
-    open_ = [each for each in sessions if is_of_consumer(each[1]) and each[2] and now - each[2] >= limits.handler]
-    if not open_:
-        return
     blockers = read_blockers(database.connection, now, patience=limits.lock)
-    runs = [HangingRun.of(*each, now) for each in open_]
-    for run, others in by_consumer(each for each in runs if blocker_of(blockers, each.pid) is None):
-        longest = max(each.seconds or 0.0 for each in (run, *others))
+    open_ = dict[str, list[tuple[float, int]]]()
+    for each in database.rows(activity.sessions()):
+        is_long = each.open_since is not None and now - each.open_since >= limits.handler
+        if is_long and is_of_consumer(each.name) and blocker_of(blockers, each.pid) is None:
+            open_.setdefault(queues_of(each.name), []).append(((now - each.open_since).total_seconds(), each.pid))
+    for queue, runs in open_.items():
+        (seconds, pid), *others = sorted(runs, reverse=True)
         yield finding(
             "handler-hangs",
-            worse=longest >= limits.handler_long.total_seconds(),
-            run=run,
-            pid=run.pid,
+            worse=seconds >= limits.handler_long.total_seconds(),
+            queue=printable_name(queue),
+            age=span(seconds),
+            pid=pid,
             more=f" {many(len(others), 'more session')} of that consumer too." if others else "",
-            pids=(run.pid, *(each.pid for each in others)),
+            pids=(pid, *(each for _, each in others)),
         )
 
 

@@ -109,8 +109,8 @@ def test_status_shows_who_has_paused_what_and_why(run: Run, at: str, engine: Eng
     assert lines[first].startswith("paused        queue billing since 2")
     assert "the relay of destination default since 2" in "".join(lines)
     assert "by ada: the bank is being moved" in " ".join(line.strip() for line in lines)
-    assert "`outboxkit resume relay`" in " ".join(line.strip() for line in lines)
-    said = json.loads(run("status", "--json").out)["paused"]
+    assert "outboxkit resume relay" in " ".join(line.strip() for line in lines)
+    said = json.loads(run("status", "--json").out)["figures"]["paused"]
     assert [(one["process"], one["name"], one["paused_by"], one["why"]) for one in said] == [
         ("consumer", "billing", "ada", "the bank is being moved"),
         ("relay", "default", "ada", "the bank is being moved"),

@@ -4,23 +4,23 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from outboxkit import tables
-from outboxkit.cli.status import waiting
-from outboxkit.cli.status.report import OfReason
 from outboxkit.cli.wording import Count
+from outboxkit.operators import status
+from outboxkit.operators.status import OfReason
 from tests.unit.cli.status.rows import ENVELOPE, HOUR, NOW, add_dead, fill
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "COUNTED", 50)
-    monkeypatch.setattr(waiting, "LIMIT", {"limit": 51})
+    monkeypatch.setattr(status, "COUNTED", 50)
+    monkeypatch.setattr(status, "LIMIT", {"limit": 51})
 
 
 def test_many_resolved_dead_letters_do_not_make_the_open_ones_less_exact(engine: Engine):
     with engine.begin() as connection:
         add_dead(connection, 5)
         add_dead(connection, 200, resolution="discarded", resolved_at=NOW, resolved_by="ann")
-        report = waiting.read_dead_letters(connection)
+        report = status.read_figures(connection, NOW).dead_letters
     assert report.by_reason == (OfReason("outbox", "refused", Count(5)),)
     assert report.resolved == Count(46, at_least=True), "of the first 51"
 
@@ -29,7 +29,7 @@ def test_many_open_dead_letters_are_counted_up_to_the_limit(engine: Engine):
     with engine.begin() as connection:
         for number in range(60):
             add_dead(connection, side="inbox", reason="stale" if number % 2 else "failed")
-        report = waiting.read_dead_letters(connection)
+        report = status.read_figures(connection, NOW).dead_letters
     assert {(row.reason, row.count) for row in report.by_reason} == {
         ("failed", Count(26, at_least=True)),
         ("stale", Count(25, at_least=True)),
@@ -40,7 +40,7 @@ def test_many_open_dead_letters_are_counted_up_to_the_limit(engine: Engine):
 def test_as_many_as_the_limit_are_counted_exactly(engine: Engine):
     with engine.begin() as connection:
         add_dead(connection, 50)
-        report = waiting.read_dead_letters(connection)
+        report = status.read_figures(connection, NOW).dead_letters
     assert (report.open, report.resolved) == (Count(50), Count(0))
 
 
@@ -54,47 +54,47 @@ def test_each_handler_is_counted_up_to_the_limit(engine: Engine):
     add_processed(engine, "Many", 200)
     add_processed(engine, "Few", 7)
     with engine.begin() as connection:
-        report = waiting.read_inbox(connection, NOW)
+        report = status.read_figures(connection, NOW).inbox
     assert report.by_handler == {"Few": Count(7), "Many": Count(51, at_least=True)}
     assert report.processed == Count(58, at_least=True)
 
 
 def test_handlers_beyond_the_limit_of_names_are_not_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiting, "MOST_NAMES", 2)
+    monkeypatch.setattr(status, "MOST_NAMES", 2)
     for name in ("A", "B"):
         add_processed(engine, name, 3)
     with engine.begin() as connection:
-        assert waiting.read_inbox(connection, NOW).processed == Count(6)
+        assert status.read_figures(connection, NOW).inbox.processed == Count(6)
     add_processed(engine, "C", 3)
     with engine.begin() as connection:
-        report = waiting.read_inbox(connection, NOW)
+        report = status.read_figures(connection, NOW).inbox
     assert report.by_handler == {"A": Count(3), "B": Count(3)}
     assert report.processed == Count(6, at_least=True)
 
 
 def test_kept_messages_are_counted_up_to_the_limit(engine: Engine):
-    def add_kept(positions: range) -> Count:
+    def add_history(positions: range) -> Count:
         rows = [{"published_at": NOW, "position": position, "message_id": "m", "type": "T"} for position in positions]
         with engine.begin() as connection:
             connection.execute(insert(tables.published), [row | ENVELOPE for row in rows])
-            return waiting.read_published(connection).kept
+            return status.read_figures(connection, NOW).history.published
 
-    assert add_kept(range(50)) == Count(50)
-    assert add_kept(range(50, 90)) == Count(51, at_least=True)
+    assert add_history(range(50)) == Count(50)
+    assert add_history(range(50, 90)) == Count(51, at_least=True)
 
 
 def test_an_effect_is_unknown_when_its_lease_is_over_and_nobody_has_recorded_an_end(engine: Engine):
     with engine.begin() as connection:
-        assert waiting.read_effects(connection, NOW).unknown == Count(0)
+        assert status.read_figures(connection, NOW).history.unknown_effects == Count(0)
         fill(connection)
-        assert waiting.read_effects(connection, NOW).unknown == Count(2)
-        assert waiting.read_effects(connection, NOW + 2 * HOUR).unknown == Count(3)
+        assert status.read_figures(connection, NOW).history.unknown_effects == Count(2)
+        assert status.read_figures(connection, NOW + 2 * HOUR).history.unknown_effects == Count(3)
 
 
 def test_idempotency_keys_are_counted_up_to_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     with engine.begin() as connection:
         fill(connection)
-        assert waiting.read_idempotency(connection).remembered == Count(4)
-        monkeypatch.setattr(waiting, "COUNTED", 2)
-        monkeypatch.setattr(waiting, "LIMIT", {"limit": 3})
-        assert waiting.read_idempotency(connection).remembered == Count(3, at_least=True)
+        assert status.read_figures(connection, NOW).history.requests == Count(4)
+        monkeypatch.setattr(status, "COUNTED", 2)
+        monkeypatch.setattr(status, "LIMIT", {"limit": 3})
+        assert status.read_figures(connection, NOW).history.requests == Count(3, at_least=True)

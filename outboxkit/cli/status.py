@@ -1,0 +1,156 @@
+"""`outboxkit status`: what needs attention, the messages that wait, and the processes at work."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import msgspec
+import typer
+
+from outboxkit.cli.options import DATABASE, AsJson, with_settings
+from outboxkit.cli.wording import fold_width, folded, many, number, printable_name, span
+from outboxkit.database.session_names import OURS, RELAY
+from outboxkit.errors.failures import printable
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.operators.doctor.installation import Installation
+from outboxkit.operators.findings import Diagnosis
+from outboxkit.operators.status import Figures, OfDestination, Outbox, Status, read_status
+from outboxkit.runtime import process
+from outboxkit.runtime.settings import Settings
+
+LABEL = 14
+SHOWN = 8
+"""Findings, types, destinations and handlers that are shown; `--json` has all."""
+LONGEST_ERROR = 200
+
+
+@with_settings(*DATABASE, "broker_url")
+def status(settings: Settings, *, as_json: AsJson = False) -> None:
+    """Show what needs attention, waiting messages, dead letters, and the processes at work.
+
+    Cheap for tables of any size: it counts ten thousand rows of a kind, and says so if there are more.
+    Exit 1 if the tables cannot be read.
+
+    Example: outboxkit status --json
+    """
+    report = asyncio.run(_read(settings))
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        for line in lines(report, width=fold_width()):
+            typer.echo(line)
+    sys.exit(0 if report.figures is not None else 1)
+
+
+async def _read(settings: Settings) -> Status:
+    engine = process.engine(settings.database_url.get_secret_value(), name="outboxkit status")
+    try:
+        return await read_status(Installation(settings, engine))
+    finally:
+        await engine.dispose()
+
+
+def lines(report: Status, *, width: int) -> Iterator[str]:
+    """The whole report, folded to the width."""
+    parts = [
+        ("database", iter([report.database])),
+        ("broker", iter([report.broker])),
+        ("advice", _advice(report.advice)),
+        *(() if report.figures is None else _figures(report.figures)),
+    ]
+    for label, texts in parts:
+        for index, text in enumerate(texts):
+            start = (label if index == 0 else "").ljust(LABEL)
+            inner = len(text) - len(text.lstrip())
+            if inner and label == "advice":  # to paste: never folded
+                yield start + text
+            else:
+                yield from folded(start + text, width, " " * (LABEL + inner + 2))
+
+
+def _advice(findings: tuple[Diagnosis, ...]) -> Iterator[str]:
+    for finding in findings[:SHOWN]:
+        yield f"{finding.severity}: {finding.what}"
+        yield from (f"  {command}" for command in finding.commands[:3])
+    if len(findings) > SHOWN:
+        yield f"and {many(len(findings) - SHOWN, 'more finding')}"
+    if findings:
+        yield "for the reason and the cure of each:"
+        yield "  outboxkit doctor"
+
+
+def _figures(figures: Figures) -> Iterator[tuple[str, Iterator[str]]]:
+    yield "paused", (f"{printable_name(pause.what)} {pause.terms}" for pause in figures.paused)
+    yield "outbox", _outbox(figures.outbox)
+    processed = {printable_name(name): number(count) for name, count in figures.inbox.by_handler.items()}
+    yield "inbox", _listed(f"{number(figures.inbox.processed)} processed", processed, "handlers")
+    letters = figures.dead_letters
+    resolved = f", {number(letters.resolved)} resolved" if letters.resolved.value else ""
+    reasons = {
+        f"{printable_name(row.side)}, {printable_name(row.reason)}": number(row.count) for row in letters.by_reason
+    }
+    yield "dead letters", _listed(f"{number(letters.open)} open{resolved}", reasons, "reasons")
+    history = figures.history
+    if history.oldest_published is not None:
+        yield (
+            "published",
+            iter([f"{number(history.published)} kept, the oldest of {history.oldest_published:%Y-%m-%d %H:%M} UTC"]),
+        )
+    if history.requests.value:
+        yield "idempotency", iter([f"{many(history.requests, 'key')} remembered"])
+    if figures.sessions is not None:
+        relays = {name: count for name, count in figures.sessions.items() if name.startswith(RELAY)}
+        others = {name: count for name, count in figures.sessions.items() if name not in relays}
+        yield "relays", _connections(relays) if relays else iter(["none connected"])
+        yield "processes", _connections(others)
+    if figures.vacuum is not None:
+        last = f"{figures.vacuum.last_vacuum:%Y-%m-%d %H:%M} UTC" if figures.vacuum.last_vacuum else "never"
+        yield "vacuum", iter([f"{many(figures.vacuum.dead_rows, 'dead row')} in the outbox, last vacuum {last}"])
+    yield "tables", iter([f"version {figures.schema_version}"])
+
+
+def _outbox(outbox: Outbox) -> Iterator[str]:
+    types = sorted(outbox.by_type.items(), key=lambda each: (-each[1].pending.value, each[0]))
+    shown = {
+        printable_name(kind): number(rows.pending)
+        + (f", {number(rows.failed_before)} failed before" if rows.failed_before.value else "")
+        for kind, rows in types
+    }
+    yield from _listed(f"{number(outbox.pending)} pending{_age(outbox)}", shown, "types")
+    if outbox.pending.value > outbox.ready.value:
+        due = "" if outbox.next_due is None else f"; next due: {outbox.next_due:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"{_states(outbox)}{due}"
+    for name, there in list(outbox.by_destination.items())[:SHOWN]:
+        yield f"to {printable_name(name)}: {_states(there)}{_age(there)}"
+    if len(outbox.by_destination) > SHOWN:
+        yield f"and {len(outbox.by_destination) - SHOWN} more destinations"
+    for why in outbox.retried:
+        to = "" if why.destination == DEFAULT_DESTINATION else f" to {printable_name(why.destination)}"
+        verb = "waits" if why.waiting.value == 1 else "wait"
+        cause = printable(why.last_error, LONGEST_ERROR)
+        yield f"{number(why.waiting)}{to} {verb} for a retry, the latest because of: {cause}"
+    if outbox.parked_keys.value:
+        yield f"{many(outbox.parked_keys, 'key')} parked"
+
+
+def _age(counts: Outbox | OfDestination) -> str:
+    return "" if counts.oldest_age_seconds is None else f", the oldest for {span(counts.oldest_age_seconds)}"
+
+
+def _states(counts: Outbox | OfDestination) -> str:
+    states = {"ready": counts.ready, "delayed": counts.delayed, "held": counts.held, "parked": counts.parked}
+    return ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value)
+
+
+def _connections(sessions: dict[str, int]) -> Iterator[str]:
+    for name, count in sessions.items():
+        yield f"{printable_name(name.removeprefix(OURS))}: {many(count, 'connection')}"
+
+
+def _listed(first: str, parts: dict[str, str], what: str) -> Iterator[str]:
+    """A line, and below it its largest parts."""
+    yield first
+    for name, text in list(parts.items())[:SHOWN]:
+        yield f"  {name}: {text}"
+    if len(parts) > SHOWN:
+        yield f"  and {len(parts) - SHOWN} more {what}"
