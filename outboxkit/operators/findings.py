@@ -302,7 +302,6 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         "OUTBOXKIT_MAX_ATTEMPTS; one that was put off counts no attempt.",
         cure="Mend what the error names. If no queue is bound for the type, start its consumer, again if it runs: "
         "that binds it. If a queue is full, start more consumers. They go at their next attempt by themselves.",
-        commands=("outboxkit consume MODULE --queue {queue}", "outboxkit doctor"),
         alerts=("OutboxkitPublishFails", "OutboxkitPostponed"),
     ),
     "key-parked": FindingKind(
