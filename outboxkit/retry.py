@@ -35,15 +35,6 @@ class Backoff:
         return max(timedelta(seconds=ceiling * self.jitter()), self.minimum)
 
 
-DEFAULT_DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
-"""The default for `OUTBOXKIT_RETRY_DELAYS`."""
-
-DEFAULT_ATTEMPTS = 10
-"""The default for `OUTBOXKIT_MAX_ATTEMPTS`."""
-
-DEFAULT_RETENTION = timedelta(days=14)
-"""The default for `OUTBOXKIT_INBOX_RETENTION`, which has to exceed the time that retries take."""
-
 ATTEMPTS_LIMIT = 100_000
 """The maximum of `Retries.max_attempts`: more would be a retry without end."""
 

@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
-from outboxkit import inbox
+from outboxkit import defaults, inbox
 from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Verdict, reserved
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
@@ -23,7 +23,6 @@ from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
-from outboxkit.retry import DEFAULT_RETENTION
 from outboxkit.runtime.outage import Clock, utc_now, what_is_away
 from outboxkit.runtime.threads import Threads
 from outboxkit.runtime.window import CLOCK_SKEW
@@ -74,8 +73,8 @@ class DirectPublisher(Publisher):
         engine: AsyncEngine,
         handlers: Sequence[Handler],
         *,
-        timeout: timedelta = timedelta(seconds=10),
-        retention: timedelta = DEFAULT_RETENTION,
+        timeout: timedelta = defaults.PUBLISH_TIMEOUT,
+        retention: timedelta = defaults.RETENTION,
         skew: timedelta = CLOCK_SKEW,
         clock: Clock = utc_now,
         thread_engine: Engine | None = None,

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from outboxkit import defaults
 from outboxkit.brokers import CONFIRMED, KeyGate, Malformed, Publisher, Receipt, Subscriber, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.message import Message
-from outboxkit.retry import DEFAULT_DELAYS, delay_for
+from outboxkit.retry import delay_for
 
 if TYPE_CHECKING:
     from outboxkit.codec.envelopes import Envelope
@@ -205,7 +206,7 @@ class MemorySubscriber(Subscriber):
     address = "memory://"
 
     def __init__(
-        self, broker: MemoryBroker, queue: str, topics: Sequence[str], delays: Sequence[timedelta] = DEFAULT_DELAYS
+        self, broker: MemoryBroker, queue: str, topics: Sequence[str], delays: Sequence[timedelta] = defaults.DELAYS
     ) -> None:
         self.queue = broker.queue(queue, topics)
         self.delays = delays

@@ -80,7 +80,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-@with_settings(*DATABASE, "destination", "broker_url", "publish_timeout", "drain_patience", *PROCESS)
+@with_settings(*DATABASE, "destination", "broker_url", "publish_timeout", *PROCESS)
 @_selecting
 def replay(
     settings: Settings,
@@ -177,7 +177,7 @@ def _replay(
         engine, publisher = _connections(settings, queue)
         try:
             with _shown(total) as show:
-                patience = settings.drain_patience
+                patience = settings.publish_timeout
                 worker = Replayer(engine, publisher, selection, rate=rate, patience=patience, by=by)
                 await worker.run(stop, done, show)
         finally:

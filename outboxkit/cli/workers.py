@@ -24,8 +24,8 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
     *DATABASE,
     *BROKER,
     *("destination", "cloudevents", "cloudevents_source", "http_authorization", "http_secret"),
-    *("batch_size", "concurrency", "publish_timeout", "poll_interval"),
-    *("max_attempts", "dead_key", "published_retention", "drain_patience"),
+    *("batch_size", "concurrency", "publish_timeout"),
+    *("max_attempts", "published_retention"),
     *ADMIN,
     *PROCESS,
 )
@@ -45,7 +45,7 @@ async def _relay(settings: Settings, stop: asyncio.Event, *, drain: bool) -> int
             async with admin.serving(settings, worker):
                 await worker.run(stop)
             return 0
-        done = await worker.drain(stop, patience=settings.drain_patience)
+        done = await worker.drain(stop, patience=settings.publish_timeout)
     typer.echo(_summary(done), err=not done.is_complete)
     return 0 if done.is_complete else INCOMPLETE
 
@@ -82,9 +82,10 @@ def _warn(settings: Settings, *, drain: bool) -> None:
 @with_settings(
     *("queue", "bind", "declare", *DATABASE, *BROKER),
     *("readers", "concurrency", "consume_batch_size", "ordered", "shards"),
-    *("max_attempts", "retry_delays", "inbox_retention", "max_message_bytes", "drain_patience"),
+    *("max_attempts", "retry_delays", "inbox_retention", "max_message_bytes", "publish_timeout"),
     *ADMIN,
     *PROCESS,
+    publish_timeout="how long --drain waits for an absent server",
 )
 def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
     """Receive messages and run their handlers, each effect once.

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import schema
+from outboxkit import defaults, schema
 from outboxkit.brokers import Subscriber
 from outboxkit.codec.envelopes import Reader
 from outboxkit.consumer.decisions import ConsumerPolicy
@@ -41,7 +41,7 @@ from outboxkit.runtime.threads import Threads
 from outboxkit.telemetry import metrics, tracing
 from outboxkit.telemetry.tables import TableGauges
 
-AHEAD = 64
+AHEAD = defaults.PREFETCH
 """Deliveries that the broker pushes ahead, at least."""
 ORDERED_AHEAD = 500
 """The minimum prefetch of an ordered consumer: so many deliveries may wait behind keys whose first one failed."""
@@ -58,8 +58,8 @@ class Concurrency:
             consumer at a time then.
     """
 
-    transactions: int = 8
-    batch: int = 200
+    transactions: int = defaults.CONCURRENCY
+    batch: int = defaults.CONSUME_BATCH_SIZE
     ordered: bool = False
 
     def prefetch(self, handlers: Sequence[Handler]) -> int:

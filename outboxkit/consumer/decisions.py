@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from outboxkit import defaults
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
 from outboxkit.codec.envelope import TEXTS
@@ -20,7 +21,7 @@ from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import NAME_LIMIT, Message, storable
-from outboxkit.retry import DEFAULT_ATTEMPTS, DEFAULT_DELAYS, DEFAULT_RETENTION, Retries, delay_for
+from outboxkit.retry import Retries, delay_for
 from outboxkit.runtime import window
 
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
@@ -42,11 +43,11 @@ class ConsumerPolicy:
             take more than 48 times as much memory, a 48th of that counts.
     """
 
-    max_attempts: int = DEFAULT_ATTEMPTS
-    retention: timedelta = DEFAULT_RETENTION
+    max_attempts: int = defaults.ATTEMPTS
+    retention: timedelta = defaults.RETENTION
     skew: timedelta = window.CLOCK_SKEW
     max_crashes: int = 3
-    delays: Sequence[timedelta] = DEFAULT_DELAYS
+    delays: Sequence[timedelta] = defaults.DELAYS
     max_message_bytes: int = MAX_MESSAGE_BYTES
 
     def check(self, handlers: Iterable[Handler]) -> None:

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from outboxkit import ids
+from outboxkit import defaults, ids
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.message import NAME_LIMIT, Message, caused_by, changed, storable
 from outboxkit.relay.order import BatchPlan, ClaimedRow
-from outboxkit.retry import DEFAULT_ATTEMPTS, Backoff
+from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 
 EMPTY_ANSWER = Answer(b"{}")
@@ -90,7 +90,7 @@ class RelayPolicy:
         backoffs: the delays for each kind of failure; the built-in one for a kind that is missing.
     """
 
-    max_attempts: int = DEFAULT_ATTEMPTS
+    max_attempts: int = defaults.ATTEMPTS
     unroutable: Literal["bury", "discard"] = "bury"
     dead_key: Literal["park", "continue"] = "park"
     backoffs: Mapping[Verdict, Backoff] = field(default_factory=lambda: BACKOFFS)

@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import schema, statements
+from outboxkit import defaults, schema, statements
 from outboxkit.brokers import Publisher
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
@@ -78,8 +78,8 @@ class Relay:
     publisher: Publisher
     _: KW_ONLY
     destination: str = DEFAULT_DESTINATION
-    batch_size: int = 2000
-    poll_interval: timedelta = timedelta(milliseconds=250)
+    batch_size: int = defaults.BATCH_SIZE
+    poll_interval: timedelta = defaults.POLL_INTERVAL
     policy: RelayPolicy = field(default_factory=RelayPolicy)
     keep_published: bool = False
     clock: Clock | None = None
@@ -232,7 +232,7 @@ class Relay:
         trace = None if isinstance(error, DBAPIError) else error  # a DBAPIError's text has the values of parameters
         self._limited_log.say(logging.ERROR, "unexpected error, the relay goes on", text, error=text, exc_info=trace)
 
-    async def drain(self, stop: asyncio.Event, *, patience: timedelta = timedelta(seconds=10)) -> Drained:
+    async def drain(self, stop: asyncio.Event, *, patience: timedelta = defaults.PUBLISH_TIMEOUT) -> Drained:
         """Publish all that is due, then return. A message that fails is tried once; `stop` or a pause ends it early.
 
         Raises:

@@ -52,7 +52,7 @@ async def relay(
 ) -> AsyncIterator["Relay"]:
     """A relay of these settings. Its engine and publisher may be your own; either way they are closed at the end.
 
-    A `policy` of your own stands for `max_attempts` and `dead_key` of the settings.
+    A `policy` of your own stands for `max_attempts` of the settings.
 
     Raises:
         ConfigurationError: the broker is `memory://`, or an HTTP destination that has no name of its own.
@@ -70,8 +70,7 @@ async def relay(
             publisher,
             destination=settings.destination,
             batch_size=min(settings.batch_size, publisher.batch_limit or settings.batch_size),
-            poll_interval=settings.poll_interval,
-            policy=policy or RelayPolicy(max_attempts=settings.max_attempts, dead_key=settings.dead_key),
+            policy=policy or RelayPolicy(max_attempts=settings.max_attempts),
             keep_published=settings.published_retention is not None,
         )
     finally:
@@ -114,7 +113,7 @@ async def consumer(
 
     A `policy` of your own stands for `max_attempts`, `inbox_retention`, `retry_delays` and `max_message_bytes` of the
     settings, and `readers` for those of the settings. A consumer that is to `drain` waits out an outage for
-    `drain_patience`, another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the
+    `publish_timeout`, another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the
     handlers have ended.
 
     Raises:
@@ -150,7 +149,7 @@ async def consumer(
         size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
         size *= len(shards.consumed) if shards else 1
         engine = database(settings, name=session_name(CONSUMER, tuple(limits)), pool_size=size)
-    patience = settings.drain_patience if drain else None
+    patience = settings.publish_timeout if drain else None
     logs.show_records()
     try:
         own = [handler for each in assigned.values() for handler in each]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, event, make_url
 
+from outboxkit import defaults
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.database.session_settings import set_in_sessions
@@ -15,7 +16,6 @@ from outboxkit.database.sqlalchemy_asyncio import AsyncEngine, create_async_engi
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.runtime import engines, lifetime, logs
 from outboxkit.runtime.pauses.holding import relay_name
 from outboxkit.statements.dialects import DRIVERS
@@ -169,7 +169,7 @@ def http_publisher(
     url: str,
     *,
     timeout: timedelta,
-    concurrency: int = 8,
+    concurrency: int = defaults.CONCURRENCY,
     authorization: str | None = None,
     secret: str | None = None,
     cloudevents: "ContentMode | None" = None,
@@ -225,8 +225,8 @@ def subscriber(
     *,
     exchange: str | None,
     topics: Sequence[str | tuple[str, str]],
-    prefetch: int = 64,
-    delays: Sequence[timedelta] = DEFAULT_DELAYS,
+    prefetch: int = defaults.PREFETCH,
+    delays: Sequence[timedelta] = defaults.DELAYS,
     ordered: bool = False,
     share: int = 1,
 ) -> Subscriber:

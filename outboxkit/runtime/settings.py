@@ -7,11 +7,12 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
+from outboxkit import defaults
 from outboxkit.compression import INFLATED_LIMIT, MAX_MESSAGE_BYTES
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_ATTEMPTS, DEFAULT_DELAYS, DEFAULT_RETENTION
+from outboxkit.retry import ATTEMPTS_LIMIT
 from outboxkit.runtime import environment, urls
 from outboxkit.runtime.environment import FILE, PREFIX, variable
 from outboxkit.runtime.sources import MOST_AT_ONCE, MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
@@ -107,29 +108,30 @@ class Settings(BaseSettings):
     cloudevents_source: str = Field("outboxkit", min_length=1, max_length=255, description="the source of CloudEvents")
     http_authorization: SecretStr | None = Field(None, description="Authorization header for an HTTP destination")
     http_secret: SecretStr | None = Field(None, description="signs requests to an HTTP destination: whsec_…")
-    batch_size: int = Field(2000, ge=1, le=10_000, description="rows claimed at once, at most")
-    publish_timeout: Duration = Field(timedelta(seconds=10), description="how long a batch waits for confirms")
-    poll_interval: Duration = Field(
-        timedelta(milliseconds=250), description="how often an idle relay looks without NOTIFY"
+    batch_size: int = Field(defaults.BATCH_SIZE, ge=1, le=10_000, description="rows claimed at once, at most")
+    publish_timeout: Duration = Field(defaults.PUBLISH_TIMEOUT, description="how long a batch waits for confirms")
+    concurrency: int = Field(
+        defaults.CONCURRENCY, ge=1, le=MOST_AT_ONCE, description="deliveries, or HTTP requests, at once"
     )
-    drain_patience: Duration = Field(timedelta(seconds=10), description="how long --drain waits for an absent server")
-    concurrency: int = Field(8, ge=1, le=MOST_AT_ONCE, description="deliveries, or HTTP requests, at once")
-    consume_batch_size: int = Field(200, ge=1, le=10_000, description="deliveries in a transaction, at most")
+    consume_batch_size: int = Field(
+        defaults.CONSUME_BATCH_SIZE, ge=1, le=10_000, description="deliveries in a transaction, at most"
+    )
     ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
         default=False, description="messages of a key one after the other"
     )
     shards: int | None = Field(
         None, ge=1, le=MOST_SHARDS, description="queues that share the work of an ordered one, by key"
     )
-    max_attempts: int = Field(DEFAULT_ATTEMPTS, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter")
+    max_attempts: int = Field(
+        defaults.ATTEMPTS, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter"
+    )
     max_message_bytes: int = Field(
         MAX_MESSAGE_BYTES, ge=1024, le=INFLATED_LIMIT, description="the largest payload that handlers get, inflated"
     )
-    dead_key: Literal["park", "continue"] = Field("park", description="later messages of a dead letter's key")
     published_retention: Duration | None = Field(None, description="how long published messages are kept")
-    inbox_retention: Duration = Field(DEFAULT_RETENTION, description="how long the inbox remembers")
+    inbox_retention: Duration = Field(defaults.RETENTION, description="how long the inbox remembers")
     dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
-    retry_delays: Delays = Field(DEFAULT_DELAYS, description="before each next attempt, such as 1s,10s,1m")
+    retry_delays: Delays = Field(defaults.DELAYS, description="before each next attempt, such as 1s,10s,1m")
     admin_port: ListensOn | None = Field(None, description="[HOST:]PORT of metrics and health")
     shutdown_timeout: Duration = Field(timedelta(seconds=25), description="how long a stop may take")
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = Field(

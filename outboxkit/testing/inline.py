@@ -9,14 +9,14 @@ from typing import Any
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import inbox, statements
+from outboxkit import defaults, inbox, statements
 from outboxkit.database.sqlalchemy_asyncio import async_session
 from outboxkit.database.transaction import session_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler, Outcome, handler_of, handlers_in
 from outboxkit.inbox.failure import decide
 from outboxkit.message import DEFAULT_DESTINATION, Message
-from outboxkit.retry import DEFAULT_DELAYS, delay_for
+from outboxkit.retry import delay_for
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import outbox
 from outboxkit.testing.messages import AddedMessage, message_for, outbox_messages
@@ -160,7 +160,7 @@ def _handle(
             decision = decide(error, handler, attempt=attempt, max_attempts=max_attempts)
             due_at = None
             if decision.outcome is Outcome.RETRIED:
-                due_at = now + delay_for(DEFAULT_DELAYS, attempt, decision.after)
+                due_at = now + delay_for(defaults.DELAYS, attempt, decision.after)
                 next_times.append(due_at)
             yield Handled(added.message, handler.name, decision.outcome, attempt, error, due_at)
         else:

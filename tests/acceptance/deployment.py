@@ -58,7 +58,6 @@ class Deployment:
             "OUTBOXKIT_EXCHANGE": broker.exchange,
             "OUTBOXKIT_QUEUE": broker.queue,
             "OUTBOXKIT_RETRY_DELAYS": DELAYS_TEXT,
-            "OUTBOXKIT_POLL_INTERVAL": "100ms",
             "OUTBOXKIT_LOG_LEVEL": "debug",
             "OUTBOXKIT_LOG_FORMAT": "json",
         }

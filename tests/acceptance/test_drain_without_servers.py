@@ -9,7 +9,7 @@ from tests.acceptance.shop import OrderConfirmed, send
 from tests.servers.ports import free_ports
 
 COMMANDS = {"relay": ("relay", "--drain"), "consume": ("consume", HANDLERS, "--drain")}
-SHORT = {"OUTBOXKIT_PUBLISH_TIMEOUT": "1s", "OUTBOXKIT_DRAIN_PATIENCE": "1s", "OUTBOXKIT_LOG_LEVEL": "error"}
+SHORT = {"OUTBOXKIT_PUBLISH_TIMEOUT": "1s", "OUTBOXKIT_LOG_LEVEL": "error"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

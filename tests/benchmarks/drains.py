@@ -11,10 +11,10 @@ import aio_pika
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from outboxkit import defaults
 from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Handler, handler_of
-from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.runtime import process
 from outboxkit.telemetry import scrape
 from tests.benchmarks import hand_written, receipts
@@ -25,7 +25,7 @@ CONCURRENCY = Concurrency(transactions=8, batch=200)
 PREFETCH = 64
 AHEAD = 2 * CONCURRENCY.batch
 """What a consumer that only receives is pushed ahead: as much as ours in batches."""
-DELAYS = DEFAULT_DELAYS[:1]
+DELAYS = defaults.DELAYS[:1]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import httpx
 import structlog
 
+from outboxkit import defaults
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.http import request, verdict
 from outboxkit.brokers.http.call import Call, reason_of
@@ -57,8 +58,8 @@ class HttpPublisher(Publisher):
         self,
         url: str,
         *,
-        timeout: timedelta = timedelta(seconds=10),
-        concurrency: int = 8,
+        timeout: timedelta = defaults.PUBLISH_TIMEOUT,
+        concurrency: int = defaults.CONCURRENCY,
         authorization: str | None = None,
         secret: str | None = None,
         cloudevents: ContentMode | None = None,

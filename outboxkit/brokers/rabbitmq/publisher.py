@@ -11,6 +11,7 @@ from datetime import timedelta
 import aio_pika
 import structlog
 
+from outboxkit import defaults
 from outboxkit.brokers import Publisher, Receipt
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
@@ -49,7 +50,7 @@ class RabbitPublisher(Publisher):
         url: str,
         *,
         exchange: str,
-        timeout: timedelta = timedelta(seconds=10),
+        timeout: timedelta = defaults.PUBLISH_TIMEOUT,
         app_id: str = "outboxkit",
         cloudevents: ContentMode | None = None,
         source: str = "outboxkit",
@@ -218,7 +219,7 @@ class QueuePublisher(Publisher):
     """
 
     def __init__(
-        self, url: str, queue: str, *, timeout: timedelta = timedelta(seconds=10), app_id: str = "outboxkit"
+        self, url: str, queue: str, *, timeout: timedelta = defaults.PUBLISH_TIMEOUT, app_id: str = "outboxkit"
     ) -> None:
         self.queue = self._queue = queue
         self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)

@@ -11,6 +11,7 @@ import aio_pika
 import aiormq
 from pamqp import commands
 
+from outboxkit import defaults
 from outboxkit.brokers import Subscriber
 from outboxkit.brokers.rabbitmq import connection, incoming, rights
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
@@ -21,7 +22,6 @@ from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, d
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.codec.headers import KEY
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
-from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.runtime import urls
 from outboxkit.runtime.sources import Shards
 
@@ -67,11 +67,11 @@ class RabbitSubscriber(Subscriber):
         *,
         exchange: str | None,
         topics: Sequence[str | tuple[str, str]],
-        prefetch: int = 64,
-        delays: Sequence[timedelta] = DEFAULT_DELAYS,
+        prefetch: int = defaults.PREFETCH,
+        delays: Sequence[timedelta] = defaults.DELAYS,
         ordered: bool = False,
         shards: Shards | None = None,
-        timeout: timedelta = timedelta(seconds=10),
+        timeout: timedelta = defaults.PUBLISH_TIMEOUT,
     ) -> None:
         self._shards, self._topics = shards, topics
         self._home = queue if shards is None else shards.queue

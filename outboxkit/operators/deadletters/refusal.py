@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from sqlalchemy import Row
 
+from outboxkit import defaults
 from outboxkit.brokers.reserved import DeliveryHeaders, read_delivery_headers
 from outboxkit.codec.envelope import TEXTS, decode_headers
 from outboxkit.codec.headers import carried
 from outboxkit.errors import EncodeError
 from outboxkit.message import NAME_LIMIT, Message
-from outboxkit.retry import DEFAULT_RETENTION
 from outboxkit.runtime import window
 
 
@@ -76,7 +76,7 @@ class ReplayRules:
             then, as they came.
     """
 
-    retention: timedelta = DEFAULT_RETENTION
+    retention: timedelta = defaults.RETENTION
     skew: timedelta = window.CLOCK_SKEW
     accept_stale: bool = False
     has_readers: bool = False

@@ -4,8 +4,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from outboxkit import defaults
 from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict
-from outboxkit.retry import DEFAULT_DELAYS
 
 
 def test_only_one_verdict_is_a_confirm():
@@ -22,4 +22,4 @@ def test_what_a_broker_said_cannot_be_changed():
 
 
 def test_the_default_delays_ascend():
-    assert list(DEFAULT_DELAYS) == sorted(set(DEFAULT_DELAYS))
+    assert list(defaults.DELAYS) == sorted(set(defaults.DELAYS))

@@ -90,7 +90,7 @@ def options_of(command: str) -> set[str]:
 
 async def test_a_command_has_an_option_for_each_setting_that_its_composition_reads_and_for_no_other():
     found = await read()
-    assert found["relay"] | {"drain_patience"} == options_of("relay") - AROUND
+    assert found["relay"] == options_of("relay") - AROUND
     assert found["consume"] - AROUND == options_of("consume") - AROUND
     assert found["prune"] == options_of("prune")
 

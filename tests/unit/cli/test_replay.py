@@ -14,7 +14,7 @@ from outboxkit.cli.options import point_in_time
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
-NOBODY = ("--broker-url", "amqp://127.0.0.1:1/", "--publish-timeout", "10ms", "--drain-patience", "10ms")
+NOBODY = ("--broker-url", "amqp://127.0.0.1:1/", "--publish-timeout", "10ms")
 
 
 def keep(engine: Engine, *moments: datetime) -> None:

@@ -39,7 +39,7 @@ def test_replay_shows_a_bar_on_a_terminal(run: Run, engine: Engine, database_url
     row = {"message_id": "m", "type": "T", "payload": b"", "headers": b"{}", "content_type": "application/json"}
     with engine.begin() as connection:
         connection.execute(insert(tables.published).values(**row, published_at=datetime.now(UTC), position=1))
-    nobody = ("--broker-url", "amqp://127.0.0.1:1/", "--publish-timeout", "10ms", "--drain-patience", "10ms")
+    nobody = ("--broker-url", "amqp://127.0.0.1:1/", "--publish-timeout", "10ms")
     terminal = on_terminal(monkeypatch)
     ended = run("replay", "--to-queue", "q", "--yes", "--database-url", database_url, *nobody)
     assert ended.code == 1

@@ -134,13 +134,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: Started):
     given = ("--database-url", database_url, "--broker-url", "https://pay.example/", "--destination", "payments")
-    ended = run("relay", "--drain", *given, "--concurrency", "5", "--publish-timeout", "3s", "--drain-patience", "4s")
+    ended = run("relay", "--drain", *given, "--concurrency", "5", "--publish-timeout", "3s")
     assert ended.code == 0
     made = started["relay"]
     assert isinstance(made.publisher, HttpPublisher)
     assert (made.destination, made.batch_size, made.hold) == ("payments", 40, False)
     assert started["engine_of"] == "payments"
-    assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=4))
+    assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=3))
 
 
 def test_a_relay_of_a_broker(run: Run, database_url: str, started: Started):
@@ -186,8 +186,6 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
         "--database-url",
         database_url,
         "--publish-timeout",
-        "100ms",
-        "--drain-patience",
         "100ms",
         "--destination",
         "payments",

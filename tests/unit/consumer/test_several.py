@@ -226,7 +226,7 @@ async def test_the_event_loop_is_watched_once_for_all_handlers(pair: Pair, monke
 
 async def test_settings_become_a_consumer_for_each_queue(database_url: str):
     chosen = settings.load(
-        {"database_url": database_url, "queue": "billing,mails:2", "concurrency": "5", "drain_patience": "1s"}
+        {"database_url": database_url, "queue": "billing,mails:2", "concurrency": "5", "publish_timeout": "1s"}
     )
     handlers = [handler("a", "billing"), handler("b", "mails")]
     async with compose.consumer(chosen, handlers, drain=True) as made:

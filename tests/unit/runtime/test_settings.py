@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from outboxkit import ConfigurationError
-from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit import ConfigurationError, defaults
 from outboxkit.runtime.settings import SECRETS, Settings, load, variable
 from outboxkit.runtime.sources import Binding, ConsumedQueue
 
@@ -71,15 +70,12 @@ BAD = {
     "declare": ["", "perhaps", "2"],
     "batch_size": ["0", "-1", "10001", "1.5", "many", ""],
     "publish_timeout": ["0s", "10", "-1s", "soon", "", "10 parsecs", "1e3s", "9" * 400 + "d", "1000000d"],
-    "poll_interval": ["0ms", "1", "x"],
-    "drain_patience": ["0s", "10", "for ever"],
     "concurrency": ["0", "1001", "x"],
     "consume_batch_size": ["0", "10001", "x"],
     "ordered": ["", "perhaps", "2"],
     "shards": ["", "0", "65", "many"],
     "max_attempts": ["0", "x"],
     "max_message_bytes": ["1023", "16777217", "4MiB"],
-    "dead_key": ["", "stop"],
     "published_retention": ["", "0d", "7", "for ever"],
     "inbox_retention": ["0d", "14", "14 days"],
     "dead_retention": ["", "0d", "for ever"],
@@ -197,9 +193,8 @@ def test_the_defaults():
     assert (found.destination, found.http_authorization, found.http_secret) == ("default", None, None)
     assert (found.exchange, found.queue, found.batch_size) == ("outboxkit", None, 2000)
     assert (found.publish_timeout, found.inbox_retention) == (timedelta(seconds=10), timedelta(days=14))
-    assert found.drain_patience == timedelta(seconds=10)
-    assert (found.max_attempts, found.dead_key, found.published_retention) == (10, "park", None)
-    assert found.retry_delays == DEFAULT_DELAYS
+    assert (found.max_attempts, found.published_retention) == (10, None)
+    assert found.retry_delays == defaults.DELAYS
 
 
 @pytest.mark.parametrize(
@@ -215,12 +210,10 @@ def test_the_defaults():
         ("batch_size", "10000", 10_000),
         ("publish_timeout", "500ms", timedelta(milliseconds=500)),
         ("inbox_retention", "7d", timedelta(days=7)),
-        ("poll_interval", " 1.5s ", timedelta(seconds=1.5)),
         ("retry_delays", "1s, 10s,2m", (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=2))),
         ("retry_delays", "5m", (timedelta(minutes=5),)),
         ("log_level", "WARNING", "warning"),
         ("published_retention", "7d", timedelta(days=7)),
-        ("dead_key", "continue", "continue"),
         ("destination", "payments", "payments"),
         ("ordered", "yes", True),
     ],

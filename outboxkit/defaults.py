@@ -1,0 +1,30 @@
+"""Default values: settings, parameters and policies that mean the same thing take them from here. Pure."""
+
+from datetime import timedelta
+
+BATCH_SIZE = 2000
+"""Rows that a relay claims at once, at most."""
+
+PUBLISH_TIMEOUT = timedelta(seconds=10)
+"""The time that a batch waits for its confirms, and `--drain` for a server that is away."""
+
+POLL_INTERVAL = timedelta(milliseconds=250)
+"""The time that an idle relay waits if no commit can wake it."""
+
+CONCURRENCY = 8
+"""Deliveries of a queue that are handled at once, or HTTP requests that are open at once."""
+
+CONSUME_BATCH_SIZE = 200
+"""Deliveries that share a transaction, at most."""
+
+PREFETCH = 64
+"""Deliveries that the broker pushes ahead, at least."""
+
+DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
+"""Delays of a failed delivery: the first after its first failure, the last from then on."""
+
+ATTEMPTS = 10
+"""Failures after which a message is a dead letter."""
+
+RETENTION = timedelta(days=14)
+"""The time for which the inbox remembers a message, which has to exceed the time that retries take."""
