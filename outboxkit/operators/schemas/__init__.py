@@ -5,7 +5,7 @@ an older version stays as it was, since messages of it may still arrive.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,12 +14,10 @@ from urllib.parse import quote, unquote
 
 from outboxkit.codec import upcasts
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.failures import path_of, printable, text_of
+from outboxkit.errors.failures import path_of, text_of
 from outboxkit.events import declaration_of, is_event
 from outboxkit.operators.schemas.compare import Difference, differences
-from outboxkit.operators.schemas.examples import failed_upcast
-from outboxkit.operators.schemas.json_schema import json_schema
-from outboxkit.operators.schemas.keywords import Schema, check_schema
+from outboxkit.operators.schemas.json_schema import Schema, json_schema
 
 __all__ = ["Difference", "Folder", "Schema", "SchemaChange", "differences", "events_in", "find_changes", "json_schema"]
 
@@ -101,7 +99,7 @@ def read_schema(path: Path) -> Schema:
     """The JSON object in a file.
 
     Raises:
-        ConfigurationError: it has something else, cannot be read, or is not a JSON Schema.
+        ConfigurationError: it has something else, or cannot be read.
     """
     cure = "Restore the file, or export it again"
     try:
@@ -112,7 +110,6 @@ def read_schema(path: Path) -> Schema:
         raise ConfigurationError(f"{path} cannot be read: {text_of(error)}") from error
     if not isinstance(schema, dict):
         raise ConfigurationError(f"{path} is not a JSON object. {cure}")
-    check_schema(schema, str(path), cure)
     return schema
 
 
@@ -143,8 +140,6 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
         upcasts.chain_of(cls)
     except ConfigurationError as error:
         yield SchemaChange(name, str(error), "without it no consumer of the event starts")
-    else:
-        yield from _try_upcasts(cls, committed)
     if version < latest:
         yield SchemaChange(
             name, f"has version {version}, and version {latest} is exported", f"write version={latest} or higher"
@@ -154,7 +149,7 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
     else:
         raised = f"@event({name!r}, version={version + 1})"
         cure = f"raise the version, {raised}, and write @upcast({name!r}, {version}) for messages of version {version}"
-        for path, text, breaking in _differences(name, committed[latest], json_schema(cls)):
+        for path, text, breaking in _differences(folder.file(name, latest), committed[latest], json_schema(cls)):
             more = ", or give the field a default" if text.endswith(("required field", "is required")) else ""
             softly = "" if text.endswith("optional field") else "deploy consumers first: an old one may not read it"
             yield SchemaChange(name, f"{path} {text}".strip(), cure + more if breaking else softly, breaking)
@@ -163,24 +158,12 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
         yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", cure, breaking=False)
 
 
-def _differences(name: str, old: Schema, new: Schema) -> list[Difference]:
+def _differences(file: Path, old: Schema, new: Schema) -> list[Difference]:
     try:
         return differences(old, new)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{name}: {error}") from None
-
-
-def _try_upcasts(cls: type, committed: Mapping[int, Schema]) -> Iterator[SchemaChange]:
-    """Run the upcasts on documents of each older version; a fault that several versions meet is reported once."""
-    declaration, errors = declaration_of(cls), set[str]()
-    for version in sorted(number for number in committed if number < declaration.version):
-        failure = failed_upcast(cls, version, committed[version])
-        if failure is None or failure[0] in errors:
-            continue
-        errors.add(failure[0])
-        document = printable(json.dumps(failure[1]), 300)
-        cure = f"correct the upcasts; a document made from the schema of version {version} is {document}"
-        yield SchemaChange(declaration.name, f"cannot read messages of version {version}: {failure[0]}", cure)
+    except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as error:
+        cure = "Restore the file, or export it again"
+        raise ConfigurationError(f"{file} is damaged: {text_of(error)}. {cure}") from error
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:

@@ -11,8 +11,7 @@ from outboxkit.codec.headers import CAUSATION, KEY, VERSION
 from outboxkit.events import Declaration, declaration_of
 from outboxkit.inbox import Handler
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.schemas.json_schema import EVENT, changed_schemas
-from outboxkit.operators.schemas.keywords import DEFINITIONS, Schema
+from outboxkit.operators.schemas.json_schema import DEFINITIONS, EVENT, Schema, changed_schemas
 
 OF_ASYNCAPI, BINDING = "3.0.0", {"bindingVersion": "0.3.0"}
 

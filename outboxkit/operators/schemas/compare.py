@@ -8,14 +8,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from outboxkit.errors import ConfigurationError
-from outboxkit.operators.schemas.json_schema import ANYTHING, dereference
-from outboxkit.operators.schemas.keywords import Schema
+from outboxkit.operators.schemas.json_schema import ANYTHING, Schema, dereference
 
 _LOWEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _HIGHEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _EXACT = ("pattern", "multipleOf", "uniqueItems")
-_MOST_PAIRS = 50_000
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
@@ -37,11 +34,8 @@ def differences(old: Schema, new: Schema) -> list[Difference]:
     """The differences of two schemas, as `json_schema` returns them; empty if they mean the same.
 
     A class that is a part of several fields is compared once, under its shortest path.
-
-    Raises:
-        ConfigurationError: their unions are too large to be compared.
     """
-    return list(_Comparison(old, new).report(old, new))
+    return list(_differences(old, new))
 
 
 class _Inner(NamedTuple):
@@ -52,113 +46,36 @@ class _Inner(NamedTuple):
     new: Schema
 
 
-_Pair = tuple[int, int]
-
-
-class _Comparison:
-    """One comparison: first of which schemas fit one another, then what is told of those that belong together.
-
-    Classes may contain one another. Two schemas fit unless something shows that they do not, so the ones that do not
-    are collected until there are no more. A pair is known by the identity of its schemas, which live as long as this.
-    """
-
-    def __init__(self, old: Schema, new: Schema) -> None:
-        self._roots = old, new
-        self._unions: dict[int, list[Schema]] = {}
-        self._breaking = self._find_breaking(old, new)
-
-    def report(self, old: Schema, new: Schema) -> Iterator[Difference]:
-        """The differences, those of outer fields first, and those of a class under its shortest path."""
-        done = set[_Pair]()
-        waiting = deque([_Inner("", old, new)])
-        while waiting:
-            path, old, new = waiting.popleft()
-            if (pair := self._pair(old, new)) in done:
-                continue
-            done.add(pair)
-            before, after = self._alternatives(old, new)
-            is_one = len(before) == len(after) == 1
-            for each in _compare_one(before[0], after[0]) if is_one else self._compare_unions(before, after):
-                inner = each._replace(path=f"{path}{each.path}" if path else each.path.removeprefix("."))
-                if isinstance(inner, _Inner):
-                    waiting.append(inner)
-                else:
-                    yield inner
-
-    def _compare_unions(self, before: list[Schema], after: list[Schema]) -> Iterator[Difference | _Inner]:
-        """Each old alternative needs a new one that accepts it. New ones without an old one are told."""
-        used: set[int] = set()
-        for old in before:
-            fitting = [index for index, new in enumerate(after) if self._pair(old, new) not in self._breaking]
-            alike = [index for index, new in enumerate(after) if _name(new) == _name(old)]
-            if fitting:
-                ranks = {
-                    index: (
-                        old != after[index],
-                        index not in alike,
-                        index in used,
-                        len([*_compare_one(old, after[index])]),
-                    )
-                    for index in fitting
-                }
-                index = min(fitting, key=ranks.__getitem__)
-            elif len(alike) == 1:
-                index = alike[0]
+def _differences(old_root: Schema, new_root: Schema) -> Iterator[Difference]:
+    """The differences, those of outer fields first. Classes may contain one another: each pair is compared once."""
+    done, waiting = set[tuple[int, int]](), deque([_Inner("", old_root, new_root)])
+    while waiting:
+        path, old, new = waiting.popleft()
+        old, new = dereference(old, old_root), dereference(new, new_root)
+        if (pair := (id(old), id(new))) in done:
+            continue
+        done.add(pair)
+        before, after = list(_members(old, old_root)), list(_members(new, new_root))
+        is_one = len(before) == len(after) == 1
+        for each in _compare_one(before[0], after[0]) if is_one else _compare_unions(before, after):
+            inner = each._replace(path=f"{path}{each.path}" if path else each.path.removeprefix("."))
+            if isinstance(inner, _Inner):
+                waiting.append(inner)
             else:
-                yield Difference("", f"no longer accepts {_name(old)}")
-                continue
-            used.add(index)
-            yield _Inner("", old, after[index])
-        for index, new in enumerate(after):
-            if index not in used:
-                yield Difference("", f"also accepts {_name(new)}", breaking=False)
+                yield inner
 
-    def _find_breaking(self, old: Schema, new: Schema) -> set[_Pair]:
-        """The pairs whose old messages the new schema may not accept."""
-        needs: dict[_Pair, list[list[_Pair]]] = {}
-        waiting = [(old, new)]
-        while waiting:
-            old, new = waiting.pop()
-            if (pair := self._pair(old, new)) in needs:
-                continue
-            if len(needs) >= _MOST_PAIRS:
-                raise ConfigurationError(
-                    "unions have too many members to be compared with one another: split it into several events"
-                )
-            groups = self._needs(old, new)
-            needs[pair] = [[self._pair(*each) for each in group] for group in groups]
-            waiting += [each for group in groups for each in group]
-        breaking, size = set[_Pair](), -1
-        while size < (size := len(breaking)):
-            for pair in reversed(needs):  # the innermost first
-                if pair not in breaking and any(all(each in breaking for each in group) for group in needs[pair]):
-                    breaking.add(pair)
-        return breaking
 
-    def _needs(self, old: Schema, new: Schema) -> list[list[tuple[Schema, Schema]]]:
-        """Groups of pairs, of each of which one must fit for these two to fit; an empty group never does."""
-        before, after = self._alternatives(old, new)
-        if len(before) != 1 or len(after) != 1:
-            return [[(one, other) for other in after] for one in before]
-        steps = _compare_one(before[0], after[0])
-        return [
-            [(each.old, each.new)] if isinstance(each, _Inner) else []
-            for each in steps
-            if isinstance(each, _Inner) or each.breaking
-        ]
-
-    def _alternatives(self, old: Schema, new: Schema) -> tuple[list[Schema], list[Schema]]:
-        """The members of both unions, each the same object whenever it is asked for."""
-        both = []
-        for each, root in zip((old, new), self._roots, strict=True):
-            schema = dereference(each, root)
-            if id(schema) not in self._unions:
-                self._unions[id(schema)] = list(_alternatives(schema, root, set()))
-            both.append(self._unions[id(schema)])
-        return both[0], both[1]
-
-    def _pair(self, old: Schema, new: Schema) -> _Pair:
-        return id(dereference(old, self._roots[0])), id(dereference(new, self._roots[1]))
+def _compare_unions(before: list[Schema], after: list[Schema]) -> Iterator[Difference | _Inner]:
+    """Each old member needs a new one of its name. New ones of other names are told."""
+    left = list(after)
+    for old in before:
+        member = next((each for each in left if _name(each) == _name(old)), None)
+        if member is None:
+            yield Difference("", f"no longer accepts {_name(old)}")
+        else:
+            left.remove(member)
+            yield _Inner("", old, member)
+    yield from (Difference("", f"also accepts {_name(each)}", breaking=False) for each in left)
 
 
 def _compare_one(old: Schema, new: Schema) -> Iterator[Difference | _Inner]:
@@ -235,20 +152,21 @@ def _constraints(old: Schema, new: Schema) -> Iterator[Difference]:
             yield Difference("", f"had {keyword} {before!r}, and has {after!r}", breaking=not is_wider)
 
 
-def _alternatives(schema: Schema, root: Schema, known: set[int]) -> Iterator[Schema]:
+def _members(schema: Schema, root: Schema) -> Iterator[Schema]:
     """The members of a union, each once; the schema itself if it is none."""
-    schema = dereference(schema, root)
-    if id(schema) in known:
-        return
-    known.add(id(schema))
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        members = schema.get(keyword)
-        if isinstance(members, list) and (keyword != "allOf" or len(members) == 1):
-            for member in members:
-                yield from _alternatives(member, root, known)
-            return
-    kinds = schema.get("type")
-    yield from [{**schema, "type": kind} for kind in kinds] if isinstance(kinds, list) else [schema]
+    known, left = list[Schema](), [schema]
+    while left:
+        each = dereference(left.pop(0), root)
+        if any(each is other for other in known):
+            continue
+        known.append(each)
+        choice = next((each[keyword] for keyword in ("anyOf", "oneOf", "allOf") if keyword in each), None)
+        if choice is not None and ("allOf" not in each or len(choice) == 1):
+            left = [*choice, *left]
+        elif isinstance(each.get("type"), list):
+            yield from ({**each, "type": kind} for kind in each["type"])
+        else:
+            yield each
 
 
 def _values(schema: Schema) -> list[Any] | None:

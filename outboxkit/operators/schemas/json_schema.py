@@ -10,8 +10,9 @@ from msgspec import inspect
 
 from outboxkit.codec import payloads, pydantic_models
 from outboxkit.events import declaration_of, is_pydantic
-from outboxkit.operators.schemas.keywords import DEFINITIONS, Schema, check_schema
 
+Schema = dict[str, Any]
+DEFINITIONS = "#/$defs/"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 EVENT = "x-outboxkit"
 """The keyword under which a schema says which event it is of: its type, version and earlier names."""
@@ -30,16 +31,22 @@ def json_schema(cls: type) -> Schema:
     payloads.check_event_class(cls)
     schema = _of_pydantic(cls) if is_pydantic(cls) else _of_msgspec(cls)
     about = {"type": declaration.name, "version": declaration.version, "aliases": list(declaration.aliases)}
-    check_schema(schema, f"the JSON Schema of {cls.__qualname__}", "Correct what the class writes into it")
     return {"$schema": DIALECT, EVENT: about, **_inlined(schema)}
 
 
 def dereference(schema: Any, root: Schema) -> Schema:
-    """The schema itself, or the one that it refers to under the root's `$defs`; without circles: see `check_schema`."""
-    while isinstance(schema, dict) and isinstance(name := schema.get("$ref"), str) and name.startswith(DEFINITIONS):
+    """The schema itself, or the one that it refers to under the root's `$defs`.
+
+    Raises:
+        ValueError: a reference leads in a circle.
+    """
+    for _ in range(len(root.get("$defs", ())) + 1):
+        name = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(name, str) or not name.startswith(DEFINITIONS):
+            written_out: Schema = {True: ANYTHING, False: NOTHING}[schema] if isinstance(schema, bool) else schema
+            return written_out
         schema = root["$defs"][name.removeprefix(DEFINITIONS)]
-    written_out: Schema = {True: ANYTHING, False: NOTHING}[schema] if isinstance(schema, bool) else schema
-    return written_out
+    raise ValueError("a $ref leads in a circle")
 
 
 def _of_pydantic(cls: Any) -> Schema:
