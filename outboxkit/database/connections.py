@@ -14,7 +14,7 @@ import psycopg
 import structlog
 from psycopg import AsyncConnection, OperationalError, generators
 from psycopg._preparing import PrepareManager
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 
@@ -284,9 +284,19 @@ def _attended(connection: Connection | ThreadConnection, waiting: Waiting[T]) ->
     except StopIteration as end:
         result: T = end.value
         return result
+    except OperationalError as error:
+        _refuse_if_busy(connection, error)
+        raise
     finally:
         if doubt is not None:
             doubt.end()
+
+
+def _refuse_if_busy(connection: Connection | ThreadConnection, error: OperationalError) -> None:
+    """Raise another error if the server is there, and the statement was not sent, since a COPY goes on."""
+    is_busy = connection.pgconn.transaction_status == TransactionStatus.ACTIVE
+    if is_busy and error.sqlstate is None and connection.pgconn.status == ConnStatus.OK:
+        raise psycopg.ProgrammingError(f"an earlier command, such as a COPY, has not ended: {error}") from error
 
 
 def _limited(connection: _SecondConnection, waiting: Waiting[T]) -> Waiting[T]:

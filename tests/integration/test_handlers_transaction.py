@@ -1,13 +1,15 @@
 """The transaction of a handler belongs to its consumer, whatever the handler says in SQL, and in whatever driver."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, get_args
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
 from outboxkit import Message, Outcome, TransactionRequired, inbox, inbox_handler
 from outboxkit.consumer import Concurrency, ConsumerPolicy
@@ -303,3 +305,22 @@ async def test_a_copy_that_nobody_reads_fails_its_own_message(
         await consumer.reaches(retried=len(COPIES), dead=len(COPIES), processed=2)
     assert noted() == ["order 2", "order 3"]
     assert all("COPY cannot be used with this method" in letter.error for letter in dead_letters(pg_engine))
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_handler_that_goes_on_after_a_copy_is_a_failure_and_no_outage(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
+):
+    @inbox_handler("Copies", batch=place.startswith("batch"))
+    def copies(session: Session, event: Ordered) -> None:
+        with suppress(DBAPIError):
+            session.connection().exec_driver_sql(COPIES[0])
+        note(session, "after it")
+
+    with capture_logs() as said:
+        async with consume(async_pg_engine, broker, place, copies, ConsumerPolicy(max_attempts=2)) as consumer:
+            publish(broker, 1, "m")
+            await consumer.reaches(retried=1, dead=1)
+    (letter,) = dead_letters(pg_engine)
+    assert "an earlier command, such as a COPY, has not ended" in letter.error
+    assert [line for line in said if "away" in line["event"]] == []
