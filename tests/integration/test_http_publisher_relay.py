@@ -153,6 +153,9 @@ async def test_a_destination_that_is_away_costs_no_attempt(
     stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
     with capture_logs() as said:
         running = asyncio.create_task(relay(async_engine, publisher, RelayPolicy(max_attempts=1)).run(stop))
+        async with asyncio.timeout(60):
+            while not [line for line in said if line["event"] == "destination is away, waiting"]:
+                await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)  # several tries, each of which would bury everything if it counted
         await destination.listen()
         async with asyncio.timeout(60):
