@@ -275,7 +275,7 @@ def _attended(connection: Connection | ThreadConnection, waiting: Waiting[T]) ->
                 if reason:
                     connection.pgconn.finish()
                     silence.note_end()
-                    raise OperationalError(reason)
+                    raise OperationalError(reason)  # noqa: TRY301 - the connection has ended
                 heard = monotonic()
             if doubt is not None and heard > doubt.since:
                 doubt.end()
