@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outboxkit.testing.crashes import Chaos, chaos, crash_at
     from outboxkit.testing.inline import Handled, deliver, deliver_all
     from outboxkit.testing.messages import AddedMessage, OutboxMessages, assert_round_trips, message_of, outbox_messages
     from outboxkit.testing.once import assert_effects_once
@@ -12,14 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddedMessage",
-    "Chaos",
     "Handled",
     "OutboxMessages",
     "assert_effects_once",
     "assert_order_does_not_matter",
     "assert_round_trips",
-    "chaos",
-    "crash_at",
     "deliver",
     "deliver_all",
     "message_of",
@@ -27,7 +23,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("Chaos", "chaos", "crash_at"), "crashes"),
     **dict.fromkeys(("Handled", "deliver", "deliver_all"), "inline"),
     **dict.fromkeys(
         ("AddedMessage", "OutboxMessages", "assert_round_trips", "message_of", "outbox_messages"), "messages"

@@ -1,8 +1,11 @@
 """The bench on which handlers are tried: their database, the rows from which each trial begins, and what came of it."""
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
 from outboxkit import Message, ids, schema
@@ -11,14 +14,15 @@ from outboxkit.inbox import Handler
 from outboxkit.runtime import urls
 from outboxkit.testing.database import Contents, TrialDatabase
 from outboxkit.testing.differences import Changes, State, changes
+from outboxkit.testing.memory import Memory
 from outboxkit.testing.messages import message_of
 from outboxkit.testing.outside import Recorder
 from outboxkit.testing.reading import SEQUENCES, read_state
-from outboxkit.testing.sending import ANSWERED, Answers
-from outboxkit.testing.trial import Ending, Trial
-from outboxkit.testing.trials import Trials
+from outboxkit.testing.trials import Ending, Trial, Trials
 
 ATTEMPTS = 5
+PATIENCE = 60.0
+"""Seconds after which a delivery that does not end is given up."""
 
 
 @dataclass
@@ -41,6 +45,8 @@ class Bench:
     handler: Handler
     event: object
     start: Contents
+    memory: Memory
+    watch: Callable[[], object] | None = None
     ignore: Collection[str] = ()
     varied: dict[str, set[str]] = field(default_factory=dict)
     expected: Changes = field(default_factory=dict)
@@ -53,9 +59,8 @@ class Bench:
         self._before: State = self.state()
 
     def reset(self) -> None:
-        """Go back to the start."""
+        """Go back to the rows of the start."""
         self.database.restore(self.start)
-        self.recorder.reset()
 
     def message(self, event: object | None = None) -> Message:
         """A new message with the event."""
@@ -72,6 +77,10 @@ class Bench:
         """Begin a delivery."""
         return self.trials.start(Trial(message, ending, pause=pause), self.handler)
 
+    def wait(self, delivery: Trial) -> Trial:
+        """Wait for the end of a delivery that was begun."""
+        return self.trials.wait(delivery, self.handler)
+
     def settle(self, message: Message) -> Trial:
         """Deliver a message until no error ends it, as a consumer does; in vain after some attempts."""
         for _ in range(ATTEMPTS - 1):
@@ -80,8 +89,21 @@ class Bench:
         return self.deliver(message)
 
     def state(self) -> State:
-        """The rows of all tables now, and all that was done outside."""
-        return {**read_state(self.database), **self.recorder.state()}
+        """The rows of all tables now."""
+        return read_state(self.database)
+
+    def remembered(self) -> dict[str, str]:
+        """The variables that the handler reaches, and what is watched; files that it keeps open are written."""
+        for file in self.memory.open_files():
+            with suppress(OSError, ValueError):  # a disk that is full, or a file that another thread closes
+                file.flush()
+                if isinstance(path := getattr(file, "name", None), str) and Path(path).is_file():
+                    self.recorder.note(str(Path(path).resolve()))
+        watched = {"what is watched": repr(self.watch())} if self.watch is not None else {}
+        return {name: value for name, value in (self.memory.state() | watched).items() if not self._ignores(name)}
+
+    def _ignores(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.ignore)
 
     def changes(self) -> Changes:
         """The changes since the start."""
@@ -91,8 +113,8 @@ class Bench:
         return result
 
     def has_changes(self) -> bool:
-        """Whether anything has changed, also of what is not compared."""
-        return bool(changes(self._before, self.state()))
+        """Whether anything has changed, also of what is not compared, or was done outside."""
+        return self.recorder.acted or bool(changes(self._before, self.state()))
 
     def look_for_sequences(self) -> None:
         """Compare sequences from now on, if nothing else has changed."""
@@ -106,29 +128,29 @@ def open_bench(
     *,
     engine: Any,
     ignore: Collection[str] = (),
+    outside: Collection[str] = (),
     watch: Callable[[], object] | None = None,
-    answers: Answers | None = None,
+    patience: float = PATIENCE,
 ) -> Iterator[Bench]:
-    """A bench on the engine's database, whose rows are put back in the end.
+    """A bench on the engine's database, whose rows are put back in the end. Other processes of tests wait meanwhile.
 
     Raises:
-        ConfigurationError: the engine cannot be used for this, or its database has no tables of outboxkit. Or there
-            is no answer of such a name.
+        ConfigurationError: the engine cannot be used for this, or its database has no tables of outboxkit.
     """
-    if unknown := sorted(set(answers or ()) - set(ANSWERED)):
-        raise ConfigurationError(f"answers[{unknown[0]!r}] is unknown; {', '.join(map(repr, ANSWERED))} are answered")
-    patterns = (ignore,) if isinstance(ignore, str) else ignore
+    ignored, allowed = ((each,) if isinstance(each, str) else each for each in (ignore, outside))
     database = TrialDatabase(engine)
     try:
         _check_tables(database)
-        start = database.save()
-        recorder = Recorder(handler.function, database.url, watch, answers)
-        with recorder, Trials(database, recorder) as trials:
-            bench = Bench(trials, database, recorder, handler, event, start=start, ignore=patterns)
-            try:
-                yield bench
-            finally:
-                bench.reset()
+        with database.alone():
+            start = database.save()
+            recorder = Recorder(getattr(unwrap(handler.function), "__code__", None), allowed)
+            with recorder, Trials(database, recorder, patience) as trials:
+                memory = Memory(handler.function)
+                bench = Bench(trials, database, recorder, handler, event, start, memory, watch, ignored)
+                try:
+                    yield bench
+                finally:
+                    bench.reset()
     finally:
         database.close()
 

@@ -3,13 +3,15 @@
 Rows are deleted and inserted as data: the tables themselves stay as they are.
 """
 
+import hashlib
 import json
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
@@ -20,6 +22,13 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.statements.dialects import has_one_writer, is_server
 from outboxkit.testing.engines import asynchronous_engine, engine_of, plain_engine
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = 0x6F7574626F78
+"""The key of the advisory lock that a process holds while it tries a handler."""
 ROWS_LIMIT = 10_000
 """A database with more rows is taken for one that is not for tests."""
 
@@ -98,6 +107,33 @@ class TrialDatabase:
             copy.close()
             source.close()
             target.dispose()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let other processes of tests that use this database wait for the end of the block."""
+        if self.is_server:
+            with self._engine.connect() as connection:
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
+                connection.commit()
+                try:
+                    yield
+                finally:
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LOCK})
+                    connection.commit()
+            return
+        name = hashlib.sha256(str(Path(self.url.database or "").resolve()).encode()).hexdigest()[:16]
+        with (Path(gettempdir()) / f"outboxkit-{name}.lock").open("a") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def others_wait(self) -> bool:
+        """Whether another process waits for this one."""
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = :high"
+        if not self.is_server:
+            return False
+        with self._engine.connect() as connection:
+            return bool(connection.execute(text(waiting), {"high": LOCK >> 32}).scalar())
 
     def sync_engine(self) -> Engine:
         """A new engine for handlers that are plain functions, with connections of its own."""

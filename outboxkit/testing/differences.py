@@ -15,7 +15,7 @@ from typing import Any
 
 Values = Mapping[str, Any]
 State = Mapping[str, Collection[Values]]
-"""The rows of each table by its name; also of what is not a table, such as the requests that were sent."""
+"""The rows of each table by its name, and the sequences."""
 ROWS_SHOWN = 4
 VARIES = "…"
 
@@ -44,17 +44,12 @@ def changes(before: State, after: State, ignore: Collection[str] = ()) -> Change
     return result
 
 
-def varying(first: Changes, second: Changes, *, extra_only: Collection[str] = ()) -> dict[str, set[str]] | None:
-    """The columns whose new values differ between two deliveries of the same; None if more than values differs.
-
-    Tables in `extra_only` may have fewer rows the second time.
-    """
+def varying(first: Changes, second: Changes) -> dict[str, set[str]] | None:
+    """The columns whose new values differ between two deliveries of the same; None if more than values differs."""
     result: dict[str, set[str]] = {}
     for table in {*first, *second}:
         one, two = first.get(table, Change()), second.get(table, Change())
         if len(one.come) != len(two.come) or _counted(one.gone) != _counted(two.gone):
-            if table in extra_only:
-                continue
             return None
         names = {name for row in (*one.come, *two.come) for name in row}
         differing = {
@@ -68,21 +63,15 @@ def varying(first: Changes, second: Changes, *, extra_only: Collection[str] = ()
     return result
 
 
-def difference(
-    expected: Changes, actual: Changes, varied: Mapping[str, Collection[str]], *, extra_only: Collection[str] = ()
-) -> list[str]:
-    """Lines that name the tables and rows in which two changes differ; none if they are the same.
-
-    Of the tables in `extra_only` nothing may be missing from the expectation: less than expected is fine.
-    """
+def difference(expected: Changes, actual: Changes, varied: Mapping[str, Collection[str]]) -> list[str]:
+    """Lines that name the tables and rows in which two changes differ; none if they are the same."""
     lines: list[str] = []
     for table in sorted({*expected, *actual}):
         one, two = expected.get(table, Change()), actual.get(table, Change())
         masked = varied.get(table, ())
         expectation, came = _keyed(_masked(one.come, masked)), _keyed(_masked(two.come, masked))
         old, went = _keyed(one.gone), _keyed(two.gone)
-        missing = [] if table in extra_only else _minus(expectation, came)
-        rows = [("-", row) for row in missing] + [("+", row) for row in _minus(came, expectation)]
+        rows = [("-", row) for row in _minus(expectation, came)] + [("+", row) for row in _minus(came, expectation)]
         rows += [("still there", row) for row in _minus(old, went)] + [("gone", row) for row in _minus(went, old)]
         # A row that was to be changed and was not is shown by the values that it has and that it was to have.
         if rows:

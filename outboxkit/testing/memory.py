@@ -1,28 +1,27 @@
 """The memory of a handler: variables, objects and mocks that outlive its transaction."""
 
-import ast
 import asyncio
 import io
 import itertools
+import os
 import queue
 import sys
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from copy import copy, deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from outboxkit.testing.differences import State, Values
+from outboxkit.testing.outside import is_application
 
-VARIABLES = "variables of "
 PLAIN = (bool, int, float, complex, str, bytes, type(None), itertools.count)
 CONTAINERS = (list, dict, set, deque, bytearray)
 """With their subclasses, such as `Counter` and `defaultdict`."""
 QUEUES = (queue.Queue, asyncio.Queue)
 DEPTH = 5
+TEST = "PYTEST_CURRENT_TEST"
 OBJECTS_DEPTH = 3
 """So many objects, one in the other, are looked into."""
 READS = ("get", "fetch", "read", "find", "list", "load", "query", "select", "is_", "has_", "__")
@@ -37,6 +36,10 @@ class _Home:
     owner: Any
     cells: dict[str, types.CellType] | None = None
 
+    def kinds(self) -> tuple[type, ...]:
+        """The types of values that count; a queue's own numbers only grow."""
+        return CONTAINERS if isinstance(self.owner, QUEUES) else PLAIN + CONTAINERS
+
     def items(self) -> Iterator[tuple[str, Any]]:
         """The variables."""
         if self.cells is None:
@@ -48,25 +51,12 @@ class _Home:
             except ValueError:  # empty
                 continue
 
-    def put(self, name: str, value: Any) -> None:
-        """Give a variable a value."""
-        if self.cells is None:
-            setattr(self.owner, name, value)
-        else:
-            self.cells[name].cell_contents = value
-
-    def forget(self, name: str) -> None:
-        """Take away a variable that came, such as an attribute of a function."""
-        if self.cells is None:
-            with suppress(AttributeError, TypeError):  # a frozen object
-                delattr(self.owner, name)
-
 
 class Memory:
     """The variables that a function can reach: those that hold numbers, texts, containers and mocks.
 
-    They are those of its module, of the classes, objects and queues there, and of the modules of the same package that
-    it names. Objects in these objects count, too, and so do cells of its closure, its defaults and its own attributes.
+    They are those of its module, of the classes, objects and queues there, and of the application's modules that it
+    names. Objects in these objects count, too, and so do cells of its closure, its defaults and its own attributes.
 
     Args:
         function: the handler's.
@@ -74,33 +64,12 @@ class Memory:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._homes = list(_homes(getattr(function, "__wrapped__", function)))
-        self._saved = {place: _copy(value) for place, _, value in self._values()}
-        self._before = {place: _shown(value) for place, _, value in self._values()}
 
-    def state(self) -> State:
-        """The variables that are not as they were at the start."""
-        state: dict[str, list[Values]] = {}
-        for (label, name), _, value in self._values():
-            if (shown := _shown(value)) != self._before.get((label, name)):
-                state.setdefault(VARIABLES + label, []).append({"name": name, "value": shown})
-        return state
-
-    def restore(self) -> None:
-        """Put the variables back. Containers stay the same objects; mocks forget their calls."""
-        for place, home, value in list(self._values()):
-            if place not in self._saved:
-                home.forget(place[1])
-                continue
-            if _shown(value) == self._before[place]:
-                continue
-            saved = self._saved[place]
-            if _is_mock(value):
-                value.reset_mock()
-            elif isinstance(value, CONTAINERS) and type(value) is type(saved):
-                value.clear()
-                getattr(value, "update" if isinstance(value, dict | set) else "extend")(_copy(saved))
-            else:
-                home.put(place[1], _copy(saved))
+    def state(self) -> dict[str, str]:
+        """The variables' values as text, by their names."""
+        state = {f"{home.label}.{name}": _shown(value) for home in self._homes for name, value in home.items()
+                 if not name.startswith("__") and (isinstance(value, home.kinds()) or _is_mock(value))}  # fmt: skip
+        return state | {f"os.environ[{name!r}]": value for name, value in os.environ.items() if name != TEST}
 
     def open_files(self) -> Iterator[io.IOBase]:
         """The files that are open for writing in these variables."""
@@ -110,13 +79,6 @@ class Memory:
                     with suppress(ValueError):  # it is detached from its buffer
                         if not value.closed and value.writable():
                             yield value
-
-    def _values(self) -> Iterator[tuple[tuple[str, str], _Home, Any]]:
-        for home in self._homes:
-            kinds = CONTAINERS if isinstance(home.owner, QUEUES) else PLAIN + CONTAINERS  # what a queue counts grows
-            for name, value in home.items():
-                if not name.startswith("__") and (isinstance(value, kinds) or _is_mock(value)):
-                    yield (home.label, name), home, value
 
 
 def _homes(function: Callable[..., Any]) -> Iterator[_Home]:
@@ -178,35 +140,25 @@ def _modules_of(function: Callable[..., Any]) -> Iterator[types.ModuleType]:
     if own is None:
         return
     yield own
-    package = own.__name__.partition(".")[0]
     names = {own.__name__}
     for value in list(vars(own).values()):
         if _is_mock(value):
             continue
         name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         module = sys.modules.get(name) if isinstance(name, str) else None
-        if module is not None and module.__name__ not in names and module.__name__.partition(".")[0] == package:
-            names.add(module.__name__)
+        if (
+            module is not None
+            and isinstance(name, str)
+            and name not in names
+            and is_application(getattr(module, "__file__", None) or "")
+        ):
+            names.add(name)
             yield module
 
 
 def _is_mock(value: Any) -> bool:
     mock = sys.modules.get("unittest.mock")
     return mock is not None and isinstance(value, mock.NonCallableMock)
-
-
-def _copy(value: Any) -> Any:
-    if _is_mock(value):
-        return None
-    if isinstance(value, itertools.count):  # its own copies are deprecated since Python 3.12, and gone in 3.14
-        with suppress(ValueError):  # it counts in something else than numbers of Python
-            numbers = ast.literal_eval(repr(value).removeprefix("count"))
-            return itertools.count(*numbers) if isinstance(numbers, tuple) else itertools.count(numbers)
-        return value
-    try:
-        return deepcopy(value)
-    except Exception:  # noqa: BLE001 - something in it cannot be copied
-        return copy(value)
 
 
 def _shown(value: Any, depth: int = DEPTH) -> str:

@@ -17,7 +17,7 @@ from outboxkit.errors import DecodeError
 from outboxkit.message import Message, changed
 from outboxkit.testing.bench import Bench
 from outboxkit.testing.differences import Changes
-from outboxkit.testing.trial import Trial
+from outboxkit.testing.trials import Trial
 
 VARIANTS = 3
 
@@ -80,7 +80,7 @@ class Meeting:
         second = bench.start_delivery(messages[1])
         bench.trials.wait_for_end_or_lock(second)
         first.release()
-        return [bench.trials.wait(each) for each in (first, second)]
+        return [bench.wait(each) for each in (first, second)]
 
     def prepare(self, bench: Bench) -> None:
         """Go back to the rows from which the two begin."""

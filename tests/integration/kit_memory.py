@@ -16,11 +16,12 @@ from sqlalchemy import event as listening
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Retry, inbox_handler
+from outboxkit import Message, Retry, inbox_handler
 from tests.integration.kit_handlers import Ordered, Receipt, add_receipt
 
 URL = ""
 SEEN: set[int] = set()
+IDS: set[str] = set()
 TOTALS: Counter[str] = Counter()
 PRICES: dict[str, int] = {}
 HANDLED = 0
@@ -111,6 +112,13 @@ def right_refused_in_batch(session: Session, event: Ordered) -> None:
 def wrong_seen(session: Session, event: Ordered) -> None:
     if event.order_id not in SEEN:
         SEEN.add(event.order_id)
+        add_receipt(session, event)
+
+
+@inbox_handler("wrong.SeenById")
+def wrong_seen_by_id(session: Session, event: Ordered, message: Message) -> None:
+    if message.id not in IDS:
+        IDS.add(message.id)
         add_receipt(session, event)
 
 

@@ -48,12 +48,6 @@ async def wrong_httpx_async(session: AsyncSession, event: Ordered) -> None:
         await client.post(f"{WEB}/charges", json={"order": event.order_id})
 
 
-@inbox_handler("wrong.HttpxMocked")
-def wrong_httpx_mocked(session: Session, event: Ordered) -> None:
-    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200))) as client:
-        client.post("http://payments/charges", json={"order": event.order_id})
-
-
 @inbox_handler("wrong.Requests")
 def wrong_requests(session: Session, event: Ordered) -> None:
     requests.post(f"{WEB}/charges", json={"order": event.order_id}, timeout=10)

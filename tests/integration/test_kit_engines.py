@@ -154,7 +154,7 @@ def test_columns_and_tables_are_ignored_and_values_watched(shop: Engine):
         calls.add(next(count))
 
     with pytest.raises(AssertionError, match="what is watched"):
-        assert_effects_once(watched, ORDERED, engine=shop, watch=lambda: sorted(calls), ignore=("variables of *",))
+        assert_effects_once(watched, ORDERED, engine=shop, watch=lambda: sorted(calls), ignore=("its closure.*",))
 
 
 def test_a_handler_that_fails_is_told_with_its_error(shop: Engine):
@@ -171,6 +171,4 @@ def test_a_handler_that_fails_is_told_with_its_error(shop: Engine):
 def test_arguments_that_would_be_left_out_in_silence_are_refused(shop: Engine):
     with pytest.raises(ConfigurationError, match=r"'kit\.Add' handles 'Ordered'; the event is 'Booked'"):
         assert_effects_once(add, ORDERED, engine=shop, others=[Booked(1, "R-1")])
-    with pytest.raises(ConfigurationError, match=r"answers\['smtp'\] is unknown; 'httpx', 'requests', 'mail' are"):
-        assert_effects_once(add, ORDERED, engine=shop, answers={"smtp": print})
     assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore="customers")

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outboxkit.testing import assert_effects_once, assert_order_does_not_matter
+from tests.integration.kit_world import mail
 from tests.pages import ROOT
 
 
@@ -53,11 +54,12 @@ def test_the_read_model(example: Any, pg_engine: Engine):
 def test_the_shop(example: Any, pg_engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", pg_engine.url.render_as_string(hide_password=False))
     monkeypatch.setenv("SHOP_DATA", str(tmp_path))
-    monkeypatch.setenv("SMTP_URL", "smtp://mail.example.com")
     handlers, events, orders = example("handlers"), example("events"), example("orders")
     orders.Base.metadata.create_all(pg_engine)
     with Session(pg_engine) as session, session.begin():
         session.add(orders.Order(user="ann", customer="Ann", cents=1990, status="paying"))
     charged = events.CardCharged(1, Decimal("19.90"), "ch-1")
     assert_effects_once(handlers.mark_paid, charged, engine=pg_engine)
-    assert_effects_once(handlers.send_receipt, charged, engine=pg_engine, answers={"mail": lambda *_: None})
+    with mail() as port:
+        monkeypatch.setenv("SMTP_URL", f"smtp://127.0.0.1:{port}")
+        assert_effects_once(handlers.send_receipt, charged, engine=pg_engine)

@@ -10,9 +10,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outboxkit.inbox import handler_of, inbox_handler
-from outboxkit.testing import trials
-from outboxkit.testing.trial import Trial
-from outboxkit.testing.trials import Trials
+from outboxkit.testing.trials import Trial, Trials
 from tests.unit.shop import OrderConfirmed, message
 
 
@@ -45,7 +43,7 @@ class Nowhere:
 
 
 def of(database: Any) -> Trials:
-    return Trials(database, SimpleNamespace(join_threads=lambda seconds: None))  # type: ignore[arg-type]
+    return Trials(database, SimpleNamespace(running=list), 60)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("handler", [books, books_later])
@@ -64,15 +62,3 @@ def test_an_engine_that_cannot_be_made_is_told_at_once(handler: Any):
     refusing: Any = SimpleNamespace(sync_engine=refuse, async_engine=refuse)
     with of(refusing) as running, pytest.raises(ModuleNotFoundError, match="driver"):
         running.run(Trial(message()), handler_of(handler))
-
-
-def test_a_delivery_that_does_not_end_loses_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trials, "PATIENCE", 0.02)
-    database = Nowhere(tmp_path)
-    delivery = Trial(message())
-    delivery.backend = 42
-    with of(database) as running:
-        assert running.wait_for_pause(delivery) is False
-        with pytest.raises(AssertionError, match=r"did not end within 0\.02 s: is it waiting"):
-            running.wait(delivery)
-    assert database.killed == [42]
