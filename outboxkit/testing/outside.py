@@ -365,14 +365,13 @@ def _heard_statement(connection: Connection, _: Any, statement: str, *__: Any) -
 def profile(frame: FrameType, kind: str, argument: Any) -> None:
     """Hear of calls: for `sys.setprofile`, in each thread in which handlers run."""
     code = frame.f_code
+    if kind == "c_return":
+        return
     if kind == "c_call":
-        sender = getattr(argument, "__self__", None)
-        if (
-            isinstance(sender, socket.socket)
-            and argument.__name__ in ("send", "sendall")
-            and code.co_filename != __file__
-        ):
-            _sent(sender)
+        if getattr(argument, "__name__", "") in ("send", "sendall") and code.co_filename != __file__:
+            sender = argument.__self__
+            if isinstance(sender, socket.socket):
+                _sent(sender)
     elif kind == "call":
         if code.co_filename.startswith(_EFFECTS):
             _exempt.set(True)
