@@ -53,10 +53,12 @@ def assert_effects_once(
     rollback, or a killed connection, before the commit; with a crash after it. Then with each of its statements
     failing, with each of its awaits cancelled, among other messages, and between two statements of another message.
 
-    All tables are compared with those after one delivery, and the outbox. What the handler does outside of its session
-    is a finding, unless it is inside `effects.once`, has a key that is the same at each attempt, or is in `outside`.
-    It is really done. The rows of the database are put back in the end. It must be one for tests, with at most 10 000
-    rows. Another process that tests a handler on it waits meanwhile.
+    All tables are compared with those after one delivery, and the outbox. An effect outside of the handler's session is
+    a finding, and really happens. Three kinds are right: inside `effects.once`, under a key that is the same at each
+    attempt, and named in `outside`.
+
+    The rows of the database are put back in the end. It must be one for tests, with at most 10 000 rows. Another
+    process that tests a handler on it waits meanwhile.
 
     Args:
         handler: a function with `@inbox_handler`, or its `Handler`.
@@ -110,7 +112,7 @@ def _problems(bench: Bench, others: Collection[object]) -> list[Finding]:
 
 
 def _outside(bench: Bench) -> Iterator[Finding]:
-    """What the handler has done outside of its session so far."""
+    """The findings about effects outside of the session so far."""
     effects = list(bench.recorder.effects)
     for kind in dict.fromkeys(effect.kind for effect in effects):
         of_kind = [effect for effect in effects if effect.kind == kind]

@@ -1,8 +1,8 @@
-"""What a handler does outside of its session: recorded while it really happens, and named by target and line.
+"""The effects of a handler outside of its session: recorded while they happen, and named by target and line.
 
-Python's audit events tell of connections, files, programs and threads. The methods that send on a socket tell what is
-sent. A profile function hears of sends by methods that were bound before, and of the `connect` of database modules
-(PEP 249), whose sockets are in C. One listener on the class `Engine` hears of statements on other connections.
+Python's audit events tell of connections, files and programs. The methods that send on a socket tell what is sent. One
+listener on the class `Engine` hears of statements on other connections. A profile function hears of threads that start,
+and of sends by methods that were bound before. It hears `connect` of database modules (PEP 249), whose sockets are in C.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ _PUBLISH = re.compile(rb"\x00\x3c\x00\x28\x00\x00", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class Deed:
     """Something that a handler did outside of its session: its kind, its name for `outside`, and `file:line`."""
 
     kind: str
@@ -114,7 +114,7 @@ class Recorder:
         self._names: dict[object, str] = {}
         self._databases: set[str] = set()
         self._paths: dict[str, str] = {}
-        self.effects: dict[Effect, None] = {}
+        self.effects: dict[Deed, None] = {}
         self.forgotten: list[str] = []
         self.threads: list[threading.Thread] = []
         self.own_peers: set[str] = set()
@@ -155,7 +155,7 @@ class Recorder:
         """Record one effect, unless the test allows it."""
         self.acted = True
         if not any(fnmatchcase(target, pattern) for pattern in self._outside):
-            self.effects.setdefault(Effect(AFTER if span.after_commit else kind, target, line))
+            self.effects.setdefault(Deed(AFTER if span.after_commit else kind, target, line))
 
     def spoke(self, span: _Span, peer: str, sent: bytes, line: str | None) -> None:
         """Record that something is sent to a peer, or a connection opened; `line` None: an engine or a log does it."""
@@ -185,7 +185,7 @@ class Recorder:
         return f"{host}:{port}"
 
     def state(self) -> dict[str, str]:
-        """What there is at the paths that handlers have written to: kinds, and digests of contents."""
+        """The entries at the paths that handlers have written to: kinds, and digests of contents."""
         return {path: shown for path in self._paths if (shown := _content(path))}
 
     def note(self, path: str, line: str = "") -> None:
@@ -197,7 +197,7 @@ class Recorder:
         """Record the files that are not as they were at the attempt before."""
         for path, shown in self.state().items():
             if before.get(path) != shown and not any(fnmatchcase(path, each) for each in self._outside):
-                self.effects.setdefault(Effect(FILE, path, self._paths[path]))
+                self.effects.setdefault(Deed(FILE, path, self._paths[path]))
 
     def running(self) -> list[threading.Thread]:
         """The threads of handlers that run."""
@@ -236,7 +236,7 @@ def _requests(peer: str, sent: bytes) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _other(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str]]:
-    """What was sent in another protocol: mails and messages by what they say of themselves, all else by the peer.
+    """The bytes of another protocol: mails and messages by their addresses, all else by the peer.
 
     What has the message's id is taken for a call under a key.
     """
