@@ -2,7 +2,7 @@
 
 Python's audit events tell of connections, files and programs. The methods that send on a socket tell what is sent. One
 listener on the class `Engine` hears of statements on other connections. A profile function hears of threads that start,
-and of sends by methods that were bound before. It hears `connect` of database modules (PEP 249), whose sockets are in C.
+and of sends by methods that were bound before. It hears `connect` of database modules (PEP 249), which are in C.
 """
 
 import hashlib
