@@ -11,14 +11,31 @@ SMALL = 16 * 1024
 """A payload up to so many bytes needs no room: there are no more of them at a time than transactions."""
 
 
-class _Room:
-    """So many bytes, for those who come first. More than all of them is given to one that is alone."""
+class PayloadMemory:
+    """The room for payloads that are decoded at the same time, shared by all queues of a process.
 
-    def __init__(self, size: int) -> None:
+    Args:
+        size: the bytes of payloads, once they are inflated; `growth.GROWTH` says how much memory they take.
+    """
+
+    def __init__(self, size: int = ROOM) -> None:
         self._size, self._taken = size, 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    async def take(self, size: int, stop: asyncio.Event) -> bool:
+    @asynccontextmanager
+    async def room(self, size: int, stop: asyncio.Event) -> AsyncIterator[bool]:
+        """Hold the room for a payload of so many bytes, once there is some. False if `stop` came before that.
+
+        A payload that is larger than all of it waits until no other one is in work.
+        """
+        is_there = await self._take(size, stop)
+        try:
+            yield is_there
+        finally:
+            if is_there:
+                self._give_back(size)
+
+    async def _take(self, size: int, stop: asyncio.Event) -> bool:
         """Take so many bytes, in the order of the calls. False if `stop` came first."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
@@ -37,14 +54,14 @@ class _Room:
             self._leave(size, turn)
         return not stop.is_set()
 
-    def give_back(self, size: int) -> None:
-        """Give back what `take` has taken."""
+    def _give_back(self, size: int) -> None:
+        """Give back the bytes of `_take`."""
         self._taken -= size
         self._next()
 
     def _leave(self, size: int, turn: asyncio.Future[None]) -> None:
         if turn.done():
-            self.give_back(size)
+            self._give_back(size)
         else:
             self._waiting.remove((size, turn))
             self._next()
@@ -54,27 +71,3 @@ class _Room:
             size, turn = self._waiting.popleft()
             self._taken += size
             turn.set_result(None)
-
-
-class PayloadMemory:
-    """The room for payloads that are decoded at the same time, shared by all queues of a process.
-
-    Args:
-        size: the bytes of payloads, once they are inflated; `growth.GROWTH` says how much memory they take.
-    """
-
-    def __init__(self, size: int = ROOM) -> None:
-        self._room = _Room(size)
-
-    @asynccontextmanager
-    async def room(self, size: int, stop: asyncio.Event) -> AsyncIterator[bool]:
-        """Hold the room for a payload of so many bytes, once there is some. False if `stop` came before that.
-
-        A payload that is larger than all of it waits until no other one is in work.
-        """
-        is_there = await self._room.take(size, stop)
-        try:
-            yield is_there
-        finally:
-            if is_there:
-                self._room.give_back(size)
