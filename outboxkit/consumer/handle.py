@@ -31,7 +31,7 @@ from outboxkit.message import Message
 from outboxkit.retry import delay_for
 from outboxkit.runtime.outage import Clock, what_is_away
 from outboxkit.telemetry import tracing
-from outboxkit.telemetry.spans import WorkSpan
+from outboxkit.telemetry.tracing import WorkSpan
 
 REQUEUE_FRESH_AFTER = 10
 """A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""

@@ -6,20 +6,29 @@ https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from outboxkit.errors.failures import first_line, traceback_of
 from outboxkit.message import TRACE_HEADERS, Message
-from outboxkit.telemetry.spans import HAS_API, NO_SPAN, SCOPE, WorkSpan, application_tracer
 
-if HAS_API:
+try:
     from opentelemetry import context as contexts
     from opentelemetry import trace
-    from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+    from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
     from opentelemetry.trace.span import TraceState
-
+except ImportError:
+    HAS_API = False
+else:
+    HAS_API = True
+    _STAND_INS = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
     _OPEN, _ATTEMPTS = contexts.create_key("outboxkit-open"), contexts.create_key("outboxkit-attempts")
+
+SCOPE = "outboxkit"
+"""The name of the tracer."""
+
 
 MOST_LINKS = 128
 """The maximum number of links of a span, which is also the SDK's own."""
@@ -29,6 +38,93 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 _LENGTH, _UNSAMPLED = 55, frozenset("02468ace")
 """The length of a `traceparent`, and the last digits of one that is not sampled."""
 _BATCH = "batch"
+
+
+class WorkSpan:
+    """The span of some work, current in its block. Without a span it does nothing.
+
+    Args:
+        span: an OpenTelemetry span, recording or not.
+        inside: the context of the block.
+    """
+
+    __slots__ = ("_has_failed", "_inside", "_span", "_token")
+
+    def __init__(self, span: "trace.Span | None" = None, inside: "contexts.Context | None" = None) -> None:
+        self._span, self._inside, self._has_failed = span, inside, False
+
+    def __enter__(self) -> Self:
+        if self._inside is not None:
+            self._token = contexts.attach(self._inside)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        """End the span. An error that passes is recorded and goes on."""
+        if self._span is None:
+            return
+        if error is not None:
+            self.fails(error)
+        contexts.detach(self._token)
+        with suppress(Exception):
+            self._span.end()
+
+    def ends_as(self, outcome: str) -> None:
+        """Note the outcome of the work."""
+        if self._span is not None:
+            with suppress(Exception):
+                self._span.set_attribute("outboxkit.outcome", str(outcome))
+
+    def fails(self, error: BaseException, outcome: str | None = None) -> None:
+        """Record the first error as the log shows it: without SQL, its parameters and values of rows."""
+        if self._span is None or self._has_failed or not self._span.is_recording():
+            return
+        self._has_failed = True
+        with suppress(Exception):
+            kind, text = type(error), first_line(error)
+            name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+            event = {"exception.type": name, "exception.message": text, "exception.stacktrace": traceback_of(error)}
+            self._span.add_event("exception", event)
+            self._fail(self._span, kind.__name__, text)
+            if outcome is not None:
+                self.ends_as(outcome)
+
+    def counts(self, outcomes: Iterable[str], *, fine: Sequence[str]) -> None:
+        """Note how many messages had each outcome. The work has failed if any outcome is not `fine`."""
+        if self._span is None or not self._span.is_recording():
+            return
+        with suppress(Exception):
+            counted = Counter(map(str, outcomes))
+            for outcome, count in counted.items():
+                self._span.set_attribute(f"outboxkit.messages.{outcome.replace(' ', '_')}", count)
+            failed = {outcome: count for outcome, count in counted.items() if outcome not in fine}
+            if failed:
+                text = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
+                self._fail(self._span, next(iter(failed)), f"of {counted.total()} messages: {text}")
+
+    @staticmethod
+    def _fail(span: "trace.Span", kind: str, text: str) -> None:
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR, text))
+
+
+NO_SPAN = WorkSpan()
+"""The span of work that is not traced."""
+
+_known: "tuple[trace.TracerProvider, trace.Tracer] | None" = None
+
+
+def application_tracer() -> "trace.Tracer | None":
+    """The tracer of the application's SDK; None if it has set up none."""
+    global _known  # noqa: PLW0603 - one for the process, as OpenTelemetry's own provider is
+    if not HAS_API:
+        return None
+    provider = trace.get_tracer_provider()
+    if _known is not None and _known[0] is provider:
+        return _known[1]
+    if isinstance(provider, _STAND_INS):
+        return None
+    _known = provider, provider.get_tracer(SCOPE)
+    return _known[1]
 
 
 class Place(NamedTuple):

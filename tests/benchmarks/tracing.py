@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
-from outboxkit.telemetry import spans, tracing
+from outboxkit.telemetry import tracing
 from tests.benchmarks.adding import Placed
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.rounds import Figures, Line, Measure
@@ -47,7 +47,7 @@ def traces(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 @contextmanager
 def _without() -> Iterator[None]:
-    with mock.patch.object(spans, "HAS_API", new=False), mock.patch.object(tracing, "HAS_API", new=False):
+    with mock.patch.object(tracing, "HAS_API", new=False):
         yield
 
 

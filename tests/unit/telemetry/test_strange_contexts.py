@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, inbox, inbox_handler, outbox
 from outboxkit.inbox import Entry, handler_of
-from outboxkit.telemetry import spans as spans_module
 from outboxkit.telemetry import tracing
+from outboxkit.telemetry import tracing as spans_module
 from outboxkit.telemetry.tracing import Place
 from tests.spans import REMOTE, Spans, links_of, parent_of, recording
 from tests.unit.shop import OrderConfirmed, message
