@@ -10,7 +10,7 @@ import typer
 
 from outboxkit import schema
 from outboxkit.cli.options import DATABASE, By, with_settings
-from outboxkit.cli.wording import many
+from outboxkit.cli.wording import many, span
 from outboxkit.runtime import audit, compose
 from outboxkit.runtime.retention import Pruned, Show
 from outboxkit.runtime.settings import Settings
@@ -43,7 +43,7 @@ def prune(settings: Settings, *, by: By = None) -> None:
 
 async def _prune(settings: Settings, by: str | None) -> Pruned:
     names = ("inbox_retention", "published_retention", "dead_retention")
-    periods = {name: str(period) for name in names if (period := getattr(settings, name)) is not None}
+    periods = {name: span(period.total_seconds()) for name in names if (period := getattr(settings, name)) is not None}
     engine = compose.database(settings, name="outboxkit prune", pool_size=1)
     try:
         await schema.check_worker(engine)

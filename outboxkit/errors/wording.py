@@ -44,7 +44,9 @@ def many(count: Count | int, one: str, several: str | None = None) -> str:
 
 
 def span(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 10 s`, `2 h 3 min` or `5 d 2 h`."""
+    """`1 ms`, `0.4 s`, `12 s`, `3 min 10 s`, `2 h 3 min` or `5 d 2 h`."""
+    if 0 < seconds < 0.05:
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

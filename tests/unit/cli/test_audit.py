@@ -50,7 +50,7 @@ def test_every_action_of_an_operator_is_a_row(run: Run, at: str, engine: Engine)
     ]
     filters = [one["filter"] for one in reversed(said)]
     assert filters[:2] == [{"numbers": [3]}, {"type": "OrderConfirmed"}]
-    assert filters[2]["dead_retention"] == "30 days, 0:00:00"
+    assert filters[2]["dead_retention"] == "30 d 0 h"
     moments = [[datetime.fromisoformat(one[name]) for name in ("started_at", "ended_at")] for one in said]
     assert all(started <= ended for started, ended in moments)
     assert [row["resolved_by"] for row in rows(at, tables.dead_letter)] == ["ada"] * 3
