@@ -275,7 +275,7 @@ def convert_errors(action: str) -> Iterator[None]:
     A right that the user does not have becomes `BrokerRefused`.
 
     When a connection ends, the library cancels its own tasks and so every caller that awaits one. A cancellation that
-    was not requested for the current task is therefore a lost connection.
+    was not requested for the current task is therefore a lost connection. So is a bare `Exception` that one caused.
     """
     try:
         yield
@@ -285,6 +285,10 @@ def convert_errors(action: str) -> Iterator[None]:
         raise BrokerUnavailable(f"{action}: {describe(error)}") from error
     except asyncio.CancelledError as error:
         if _is_cancellation_requested():
+            raise
+        raise BrokerUnavailable(f"{action}: the connection ended meanwhile") from error
+    except Exception as error:
+        if type(error) is not Exception or not isinstance(error.__cause__, asyncio.CancelledError):
             raise
         raise BrokerUnavailable(f"{action}: the connection ended meanwhile") from error
 

@@ -8,6 +8,7 @@ import socket
 import aio_pika
 import aiormq
 import pytest
+from aiormq.base import FutureStore
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from pamqp import commands, frame
 from yarl import URL
@@ -241,3 +242,13 @@ async def test_a_connection_that_failed_is_closed_and_leaves_nothing_for_the_gar
     with pytest.raises(BrokerUnavailable):
         await connection.connect(f"amqp://127.0.0.1:{port}/", name="unit test", timeout=5)
     assert [each.is_closed for each in made] == [True]
+
+
+async def test_a_call_that_the_library_ends_with_its_connection_is_an_outage():
+    call = FutureStore(asyncio.get_running_loop()).create_task(asyncio.sleep(60))
+    asyncio.get_running_loop().call_soon(call.throw, Exception)
+    with (
+        pytest.raises(BrokerUnavailable, match="cannot open a channel: the connection ended meanwhile"),
+        connection.convert_errors("cannot open a channel"),
+    ):
+        await call
