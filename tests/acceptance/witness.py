@@ -79,7 +79,7 @@ class Witness:
         """`outboxkit status` answers: so many messages wait, and none of them is to blame."""
         answered = self.deployment.outboxkit("status", "--json")
         assert (answered.returncode, answered.stderr) == (0, "")
-        found = json.loads(answered.stdout)
+        found = json.loads(answered.stdout)["figures"]
         assert found["outbox"]["pending"]["value"] == found["outbox"]["ready"]["value"] == waiting
         if waiting:
             assert found["outbox"]["by_type"]["OrderConfirmed"]["failed_before"]["value"] == 0
