@@ -13,7 +13,7 @@ LISTED = {
     "consume": ("workers", "Receive messages and run their handlers, each effect once."),
     "status": (
         "status",
-        "Show waiting messages and why they wait, dead letters, connections, and what holds back vacuum.",
+        "Show what needs attention, waiting messages, dead letters, and the processes at work.",
     ),
     "doctor": (
         "doctor",
@@ -21,7 +21,7 @@ LISTED = {
     ),
     "trace": (
         "trace",
-        "Show the life of a message: when it was added, why it waits, which handlers had it, and what it caused.",
+        "Show a message's way: when it was added, why it waits, which handlers had it, and what it caused.",
     ),
     "reconcile": ("reconcile", "Prove that what one service published the other has handled."),
     "pause": ("pause", "Hold the relays of a destination, or the consumers of a queue."),

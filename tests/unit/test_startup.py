@@ -37,7 +37,7 @@ STARTS = {
     "--help": (RUN, {"typer"}),
     "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
-    "status": (RUN, {*COMMAND, "aiosqlite"}),
+    "status": (RUN, {*SERVICE, "aio_pika", "aiosqlite", "typer", "uuid_utils"}),
     "trace --help": (RUN, {*COMMAND, "uuid_utils"}),
     "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
     "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
