@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -122,6 +123,21 @@ def with_settings(*names: str, **texts: str) -> Callable[[Callable[..., None]], 
         return with_options
 
     return decorate
+
+
+def ask_first(question: str, done: str, *, yes: bool) -> None:
+    """Ask before something that cannot be taken back, unless `yes`. `done` is the participle of what is asked.
+
+    Raises:
+        ConfigurationError: nobody can answer, for standard input is not a terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            f"standard input is not a terminal, and nothing was {done}: add --yes to go on without a question"
+        )
+    typer.confirm(question, abort=True)
 
 
 def _unless_empty(value: Any) -> Any:

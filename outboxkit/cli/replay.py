@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
 from outboxkit.brokers import Publisher
-from outboxkit.cli.options import DATABASE, PROCESS, By, point_in_time, with_settings
+from outboxkit.cli.options import DATABASE, PROCESS, By, ask_first, point_in_time, with_settings
 from outboxkit.cli.wording import many, now_and_then, printable_name
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
@@ -108,12 +108,7 @@ def replay(
         typer.echo(f"outboxkit: {printable_name(_doubt(to_queue, unseen, seen))}", err=True)
     if dry_run or not messages.count:
         return
-    if not yes:
-        if not sys.stdin.isatty():
-            raise ConfigurationError(
-                "standard input is not a terminal, and nothing was published: add --yes to publish without a question"
-            )
-        typer.confirm("Publish them again?", abort=True)
+    ask_first("Publish them again?", "published", yes=yes)
     sys.exit(_replay(settings, replace(selection, until=messages.until), to_queue, rate, messages.count, by))
 
 

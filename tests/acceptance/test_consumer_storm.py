@@ -93,7 +93,7 @@ def repair(stock: Stock, settings: dict[str, str]) -> None:
     open_ = len([row for row in deployment.dead_letters() if row.resolution is None])
     before = stock.booked().total()
     poisoned = len(stock.given_up())
-    replayed = deployment.outboxkit("dead", "replay", "--all")
+    replayed = deployment.outboxkit("dead", "replay", "--yes", "--all")
     assert (replayed.returncode, replayed.stderr) == (0, "")
     assert f"replayed {open_} of {open_} by " in replayed.stdout
     eventually(lambda: stock.booked().total() >= before + poisoned)

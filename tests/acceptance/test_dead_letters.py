@@ -26,7 +26,7 @@ def test_a_message_that_nobody_wanted_is_replayed_to_who_wants_it_now(deployment
     assert letter["reason"] == "unroutable"
     assert deployment.pending() == 0
     deployment.declare_queue()
-    replayed = deployment.outboxkit("dead", "replay", str(letter["id"]))
+    replayed = deployment.outboxkit("dead", "replay", "--yes", str(letter["id"]))
     assert (replayed.returncode, replayed.stderr) == (0, "")
     assert re.search(r"replayed 1 of 1 by \S+ \(database role \w+\)\n", replayed.stdout)
     assert "no relay is connected to this database" in replayed.stdout
@@ -45,7 +45,7 @@ def test_one_of_the_inbox_goes_to_its_queue_alone(deployment: Deployment):
     headers = {"tenant": "a", "CC": [other], "nested": {"third": 1 / 3, "big": 2**70, "x" * 200: 1}, "l": [1, None]}
     letter = buried(ids.new(), queue=broker.queue, key="order-7", topic="OrderConfirmed", created_at=datetime.now(UTC))
     fill(deployment.engine, [letter | {"headers": json.dumps(headers).encode()}])
-    assert deployment.outboxkit("dead", "replay", "--all").returncode == 0
+    assert deployment.outboxkit("dead", "replay", "--yes", "--all").returncode == 0
     drained = deployment.outboxkit("relay", "--drain")
     assert drained.stdout.startswith("published 1"), drained.stderr
     assert broker.take(other) is None
@@ -68,12 +68,12 @@ def test_one_of_the_inbox_goes_to_its_queue_alone(deployment: Deployment):
 def test_a_queue_that_is_gone_loses_nothing(deployment: Deployment):
     fill(deployment.engine, [buried("x", queue=f"{deployment.broker.queue}.gone")])
     deployment.broker.declare_exchange()
-    assert deployment.outboxkit("dead", "replay", "--all").returncode == 0
+    assert deployment.outboxkit("dead", "replay", "--yes", "--all").returncode == 0
     assert deployment.outboxkit("relay", "--drain", OUTBOXKIT_MAX_ATTEMPTS="1").returncode == 3
     _, again = deployment.dead_letters()
     assert (again.side, again.reason, again.message_id) == ("outbox", "unroutable", "x")
     deployment.broker.bind(queue=f"{deployment.broker.queue}.gone")
-    assert deployment.outboxkit("dead", "replay", "--all").returncode == 0
+    assert deployment.outboxkit("dead", "replay", "--yes", "--all").returncode == 0
     assert deployment.outboxkit("relay", "--drain").returncode == 0
     assert deployment.broker.take(f"{deployment.broker.queue}.gone") is not None
 
@@ -85,11 +85,11 @@ def test_behind_parked_ones_of_its_key_it_waits_its_turn(deployment: Deployment)
     fill(deployment.engine, [buried("x", key="a", queue=broker.queue)])
     with deployment.engine.begin() as connection:
         connection.execute(text("SELECT setval(pg_get_serial_sequence('outboxkit_outbox', 'position'), 10)"))
-    assert deployment.outboxkit("dead", "replay", "--side", "inbox").returncode == 0
+    assert deployment.outboxkit("dead", "replay", "--yes", "--side", "inbox").returncode == 0
     deployment.outboxkit("relay", "--drain")
     assert broker.take() is None
     assert len(still_parked(deployment.engine)) == 2
-    assert deployment.outboxkit("dead", "replay", "--side", "outbox").returncode == 0
+    assert deployment.outboxkit("dead", "replay", "--yes", "--side", "outbox").returncode == 0
     assert deployment.outboxkit("relay", "--drain").returncode == 0
     assert [found.properties.message_id for found in broker.take_all()] == ["m-1", "m-2", "x"]
 
@@ -104,10 +104,10 @@ def test_what_a_consumer_gave_up_is_handled_once_after_a_replay(deployment: Depl
     deployment.outboxkit("consume", HANDLERS, "--drain")
     assert sorted(row.reason for row in deployment.dead_letters()) == ["rejected", "stale"]
     assert deployment.effects().total() == 0
-    refused = deployment.outboxkit("dead", "replay", "--id", old)
+    refused = deployment.outboxkit("dead", "replay", "--yes", "--id", old)
     assert refused.returncode == 3
     assert "add --accept-stale" in refused.stdout
-    assert deployment.outboxkit("dead", "replay", "--all", "--accept-stale").returncode == 0
+    assert deployment.outboxkit("dead", "replay", "--yes", "--all", "--accept-stale").returncode == 0
     assert deployment.outboxkit("relay", "--drain").stdout.startswith("published 2")
     deployment.outboxkit("consume", HANDLERS, "--drain")
     assert deployment.effects() == {1: 1}
@@ -121,7 +121,7 @@ def test_a_replay_that_is_killed_goes_on_and_puts_each_back_once(deployment: Dep
         [dead(place, key=f"k{place % 50}") for place in range(1, LETTERS + 1)],
         [waiting(LETTERS + 1 + number, f"k{number}") for number in range(50)],
     )
-    command = [COMMAND, "dead", "replay", "--all", "--rate"]
+    command = [COMMAND, "dead", "replay", "--yes", "--all", "--rate"]
     replay = WorkerProcess([*command, "200"], deployment.environment, tmp_path / "replay.log")
     eventually(deployment.pending, lambda count: count > 50 + 400)
     replay.kill()
@@ -131,7 +131,7 @@ def test_a_replay_that_is_killed_goes_on_and_puts_each_back_once(deployment: Dep
     assert sum(row.resolution == "replayed" for row in letters) == back
     assert sorted(row.position for row in letters if row.resolution == "replayed") == list(range(1, back + 1))
     assert len(still_parked(deployment.engine)) == 50
-    again = deployment.outboxkit("dead", "replay", "--all")
+    again = deployment.outboxkit("dead", "replay", "--yes", "--all")
     assert (again.returncode, again.stderr) == (0, "")
     assert "released 50 waiting messages" in again.stdout
     assert still_parked(deployment.engine) == set()
@@ -142,7 +142,7 @@ def test_a_replay_that_is_killed_goes_on_and_puts_each_back_once(deployment: Dep
 
 def test_a_stop_ends_a_replay_cleanly(deployment: Deployment, tmp_path):
     fill(deployment.engine, [dead(place) for place in range(1, LETTERS + 1)])
-    command = [COMMAND, "dead", "replay", "--all", "--rate", "100"]
+    command = [COMMAND, "dead", "replay", "--yes", "--all", "--rate", "100"]
     replay = WorkerProcess(command, deployment.environment, tmp_path / "replay.log")
     eventually(deployment.pending)
     try:

@@ -78,11 +78,11 @@ def test_a_stale_message_is_handled_once_when_an_operator_accepts_it(stock: Stoc
     stock.arrive([*parcels, *parcels])
     stock.drain(**settings)
     assert stock.given_up() == {parcel.id: "stale" for parcel in parcels}
-    refused = stock.deployment.outboxkit("dead", "replay", "--all", **settings)
+    refused = stock.deployment.outboxkit("dead", "replay", "--yes", "--all", **settings)
     assert (refused.returncode, stock.deployment.pending()) == (3, 0)
     assert "add --accept-stale" in refused.stdout
     for _ in range(2):  # a second time is once too often, and changes nothing
-        stock.deployment.outboxkit("dead", "replay", "--all", "--accept-stale", **settings)
+        stock.deployment.outboxkit("dead", "replay", "--yes", "--all", "--accept-stale", **settings)
         stock.deployment.outboxkit("relay", "--drain")
         stock.drain(**settings)
         assert stock.booked() == {1: 1, 2: 1}

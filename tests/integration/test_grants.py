@@ -128,7 +128,7 @@ def test_dead_letters_are_buried_listed_and_brought_back(run: Run, broker: Plain
     run("shop_writer", "python -m shop.orders")
     run("shop_relay", "outboxkit relay --drain", code=3, MAX_ATTEMPTS="1")
     assert "unroutable" in run("shop_operator", "outboxkit dead list")
-    run("shop_operator", "outboxkit dead replay --all")
+    run("shop_operator", "outboxkit dead replay --all --yes")
     broker.bind("OrderConfirmed")
     assert run("shop_relay", "outboxkit relay --drain").startswith("published")
 

@@ -130,7 +130,7 @@ def shown_by(url: str, *arguments: str) -> str:
 
 def test_a_replay_says_that_no_relay_is_connected(pg_engine: Engine, postgresql_url: str, run: Run) -> None:  # noqa: F811
     fill(pg_engine, [dead(1), dead(2)])
-    alone = run("dead", "replay", "1", "--database-url", postgresql_url)
+    alone = run("dead", "replay", "--yes", "1", "--database-url", postgresql_url)
     assert alone.out.endswith("\nno relay is connected to this database: start one, `outboxkit relay`\n")
     with psycopg.connect(libpq(postgresql_url), application_name="outboxkit relay"):
-        assert "no relay" not in run("dead", "replay", "2", "--database-url", postgresql_url).out
+        assert "no relay" not in run("dead", "replay", "--yes", "2", "--database-url", postgresql_url).out

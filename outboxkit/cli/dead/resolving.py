@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.reading import Filters, is_number, nowhere, rules, with_filters_and_operator
-from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit.cli.options import DATABASE, ask_first, with_settings
 from outboxkit.cli.wording import many, now_and_then, number
 from outboxkit.database.session_names import RELAY
 from outboxkit.errors import ConfigurationError
@@ -67,9 +67,9 @@ def replay(
 ) -> None:
     """Put dead letters back into the outbox, with the same message ids and no attempt counted.
 
-    Those of the outbox go to their old places, and messages that waited behind them follow. Those of the inbox go back
-    to their queue, and to no other. If one handler gave a message up, only this one runs again. It asks first on a
-    terminal. Safe to kill and to repeat. Exit 3 if some were refused.
+    Those of the outbox go to their old places, and messages that waited behind them follow. Those of the inbox go
+    back to their queue, and to no other. If one handler gave a message up, only this one runs again. Safe to kill and
+    to repeat. Exit 3 if some were refused.
 
     Example: outboxkit dead replay --type OrderConfirmed --reason failed --rate 100
     """
@@ -80,8 +80,7 @@ def replay(
         return
     if not plan.survey.replayable:
         sys.exit(INCOMPLETE if plan.survey.count else 0)
-    if not yes and sys.stdin.isatty():
-        typer.confirm("Replay them?", abort=True)
+    ask_first("Replay them?", "replayed", yes=yes)
     sys.exit(_run(settings, plan, "replay", plan.survey.replayable, rate))
 
 
@@ -108,12 +107,7 @@ def discard(
     _announce("discard", plan, plan.survey.count)
     if dry_run or not plan.survey.count:
         return
-    if not yes:
-        if not sys.stdin.isatty():
-            raise ConfigurationError(
-                "standard input is not a terminal, and nothing was discarded: add --yes to discard without a question"
-            )
-        typer.confirm("Discard them?", abort=True)
+    ask_first("Discard them?", "discarded", yes=yes)
     sys.exit(_run(settings, plan, "discard", plan.survey.count, None))
 
 

@@ -37,8 +37,8 @@ def bury(engine: Engine, *positions: int) -> None:
 def test_every_action_of_an_operator_is_a_row(run: Run, at: str, engine: Engine):
     bury(engine, 1, 2, 3)
     assert run("dead", "discard", "3", "--yes").code == 0
-    assert run("dead", "replay", "--type", "OrderConfirmed", "--dry-run").code == 0
-    assert run("dead", "replay", "--type", "OrderConfirmed", "--yes").code == 0
+    assert run("dead", "replay", "--yes", "--type", "OrderConfirmed", "--dry-run").code == 0
+    assert run("dead", "replay", "--yes", "--type", "OrderConfirmed", "--yes").code == 0
     assert run("prune", "--dead-retention", "30d").code == 0
     assert run("pause", "relay", "--why", "a move").code == 0
     said = json.loads(run("audit", "list", "--json").out)
@@ -60,7 +60,7 @@ def test_what_was_refused_is_in_the_result(run: Run, at: str, engine: Engine):
     bury(engine, 1, 2)
     with engine.begin() as connection:
         connection.execute(update(tables.dead_letter).where(tables.dead_letter.c.id == 1).values(position=None))
-    assert run("dead", "replay", "--all", "--yes").code == 3
+    assert run("dead", "replay", "--yes", "--all", "--yes").code == 3
     (one,) = json.loads(run("audit", "list", "--json").out)
     assert (one["count"], one["result"]) == (1, "done, 1 refused")
 

@@ -56,7 +56,7 @@ OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
 def test_the_inbox_is_replayed_as_the_outbox_is(run: Run, engine: Engine, arguments: list[str]):
     fill(engine, [dead(1)])
     fill(engine, [buried("x")])
-    ended = run("dead", "replay", *arguments)
+    ended = run("dead", "replay", "--yes", *arguments)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == ("1 dead letter to replay:\n  1 OrderConfirmed (inbox, failed)\nreplayed 1 of 1 by alice\n")
     assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
@@ -75,7 +75,7 @@ def test_an_id_that_no_dead_letter_has_is_refused(run: Run, engine: Engine):
 
 def test_what_is_refused_is_counted_explained_and_named(run: Run, engine: Engine):
     fill(engine, [buried("x"), buried(OLD), buried(None), buried(OLD, handler="H")])
-    ended = run("dead", "replay", "--all")
+    ended = run("dead", "replay", "--yes", "--all")
     assert ended.code == 3
     said = ended.out.splitlines()
     assert said[:2] == ["1 dead letter to replay:", "  1 OrderConfirmed (inbox, failed)"]
@@ -90,8 +90,8 @@ def test_what_is_refused_is_counted_explained_and_named(run: Run, engine: Engine
 
 def test_nothing_but_refused_ones_is_not_done(run: Run, engine: Engine):
     fill(engine, [buried(OLD)])
-    assert run("dead", "replay", "--all", "--dry-run").code == 0
-    ended = run("dead", "replay", "--all")
+    assert run("dead", "replay", "--yes", "--all", "--dry-run").code == 0
+    ended = run("dead", "replay", "--yes", "--all")
     assert ended.code == 3
     assert ended.out.startswith("0 dead letters to replay\nrefused: 1, stale: ")
     assert untouched(engine)
@@ -99,7 +99,7 @@ def test_nothing_but_refused_ones_is_not_done(run: Run, engine: Engine):
 
 def test_a_stale_one_is_replayed_where_that_is_accepted(run: Run, engine: Engine):
     fill(engine, [buried(OLD)])
-    ended = run("dead", "replay", "--all", "--accept-stale")
+    ended = run("dead", "replay", "--yes", "--all", "--accept-stale")
     assert ended.code == 0
     assert "accepted: 1, stale: they get the time of the replay" in ended.out
     assert ended.out.endswith("replayed 1 of 1 by alice\n")
@@ -107,9 +107,9 @@ def test_a_stale_one_is_replayed_where_that_is_accepted(run: Run, engine: Engine
 
 def test_the_retention_is_the_consumers(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
     fill(engine, [buried(OLD)])
-    assert run("dead", "replay", "--all").code == 3
+    assert run("dead", "replay", "--yes", "--all").code == 3
     monkeypatch.setenv("OUTBOXKIT_INBOX_RETENTION", "16d")
-    assert run("dead", "replay", "--all").code == 0
+    assert run("dead", "replay", "--yes", "--all").code == 0
 
 
 @pytest.mark.parametrize("command", ["replay", "discard"])
@@ -124,7 +124,7 @@ def test_a_dry_run_only_says(run: Run, engine: Engine, command: str):
 
 def test_a_replay_says_what_it_did(run: Run, engine: Engine):
     fill(engine, [dead(1, key="a"), dead(2, side="inbox", queue="billing", parked=False)], [waiting(9, "a")])
-    ended = run("dead", "replay", "--all")
+    ended = run("dead", "replay", "--yes", "--all")
     assert ended.code == 0
     assert ended.out.endswith("replayed 2 of 2 by alice; released 1 waiting message\n")
     assert [row.resolution for row in letters(engine).values()] == ["replayed", "replayed"]
@@ -132,8 +132,8 @@ def test_a_replay_says_what_it_did(run: Run, engine: Engine):
 
 def test_the_same_again_says_that_it_is_done(run: Run, engine: Engine):
     fill(engine, [dead(1)])
-    assert run("dead", "replay", "1").code == 0
-    ended = run("dead", "replay", "1")
+    assert run("dead", "replay", "--yes", "1").code == 0
+    ended = run("dead", "replay", "--yes", "1")
     assert ended.code == 0
     assert ended.out.startswith("dead letter 1 was replayed by alice at ")
     assert len(outbox_rows(engine)) == 1
@@ -141,7 +141,7 @@ def test_the_same_again_says_that_it_is_done(run: Run, engine: Engine):
 
 def test_a_place_that_is_taken(run: Run, engine: Engine):
     fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
-    ended = run("dead", "replay", "--all")
+    ended = run("dead", "replay", "--yes", "--all")
     assert ended.code == 3
     assert ended.out.endswith("replayed 1 of 2 by alice\n")
     assert ended.err.startswith("outboxkit: not replayed: 1 (taken: its place in the outbox is taken")
@@ -171,13 +171,15 @@ def test_yes_discards_both_sides(run: Run, engine: Engine):
     assert ended.out.endswith("discarded 2 of 2 by alice\n")
 
 
-def test_a_replay_asks_on_a_terminal_alone(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+def test_a_replay_asks_unless_yes_is_given(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
     fill(engine, [dead(1)])
+    ended = run("dead", "replay", "1")
+    assert (ended.code, "nothing was replayed: add --yes" in ended.err) == (2, True)
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     ended = run("dead", "replay", "1")
     assert (ended.code, "Replay them?" in ended.out + ended.err) == (1, True)
     assert untouched(engine)
-    assert "Replay them?" not in run("dead", "replay", "1", "--yes").out
+    assert "Replay them?" not in run("dead", "replay", "--yes", "1").out
     assert not untouched(engine)
 
 
