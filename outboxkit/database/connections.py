@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -44,6 +45,8 @@ SELECT state LIKE 'idle%%' AND state_change < clock_timestamp() - make_interval(
         WHERE pid = ANY(pg_blocking_pids(asked.pid))) END
 FROM pg_stat_activity AS asked WHERE pid = %s AND extract(epoch FROM backend_start)::float8 = %s
 """
+_OPTIONS = ("_autocommit", "row_factory", "cursor_factory")
+"""The driver's options that a handler may change on a connection, and which end with its transaction."""
 _CLOSING = set[asyncio.Task[None]]()
 """Tasks that close a connection. Without this reference the event loop might drop them."""
 
@@ -87,6 +90,7 @@ class Connection(AsyncConnection[Any]):
     reset = ""
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -104,6 +108,7 @@ class Connection(AsyncConnection[Any]):
                 await connection.close()
                 raise
         connection.opened_at = monotonic()
+        connection.options = {name: vars(connection)[name] for name in _OPTIONS}
         return connection
 
     def wait(self, gen: Waiting[T], *arguments: Any, **options: Any) -> Coroutine[Any, Any, T]:
@@ -151,6 +156,7 @@ class ThreadConnection(psycopg.Connection[Any]):
     reset = ""
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -168,6 +174,7 @@ class ThreadConnection(psycopg.Connection[Any]):
                 connection.close()
                 raise
         connection.opened_at = monotonic()
+        connection.options = {name: vars(connection)[name] for name in _OPTIONS}
         return connection
 
     def wait(self, gen: Waiting[T], *arguments: Any, **options: Any) -> T:
@@ -237,7 +244,8 @@ def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
 
 
 def _end(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:
-    """Send the end of a transaction, and reset its session."""
+    """Send the end of a transaction, and reset its session and the driver's options."""
+    vars(connection).update(connection.options)
     statements: Any = connection._prepared  # noqa: SLF001 - there is no public way to it
     yield from _send(connection, *texts, connection.reset, "DEALLOCATE ALL" if statements.has_others else "")
     if statements.has_others:

@@ -5,13 +5,14 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, get_args
 
 import pytest
+from psycopg.rows import dict_row
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import Message, Outcome, TransactionRequired, inbox, inbox_handler
+from outboxkit import Message, Outcome, Reject, TransactionRequired, inbox, inbox_handler
 from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.inbox.run_batch import BatchEntryFailed, Entry
 from tests.integration.running_consumer import Ordered, Running, dead_letters, publish, starter
@@ -324,3 +325,34 @@ async def test_a_handler_that_goes_on_after_a_copy_is_a_failure_and_no_outage(
     (letter,) = dead_letters(pg_engine)
     assert "an earlier command, such as a COPY, has not ended" in letter.error
     assert [line for line in said if "away" in line["event"]] == []
+
+
+OPTIONS: tuple[Callable[[Any], object], ...] = (
+    lambda driver: setattr(driver, "row_factory", dict_row),
+    lambda driver: setattr(driver, "cursor_factory", None),
+    lambda driver: setattr(driver, "_autocommit", True),  # as `set_autocommit` does behind a ROLLBACK
+)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+async def test_options_of_the_driver_that_a_handler_changes_end_with_its_transaction(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place, fails: bool
+):
+    @inbox_handler("Changes", batch=place.startswith("batch"))
+    def changes(session: Session, event: Ordered) -> None:
+        if event.number < len(OPTIONS):
+            OPTIONS[event.number](session.connection().connection.driver_connection)
+            if fails:
+                raise Reject("with the options as they are now")
+
+    async with consume(async_pg_engine, broker, place, changes) as consumer:
+        for number in range(len(OPTIONS)):
+            publish(broker, number, f"m{number}")
+            await consumer.reaches(**{"dead" if fails else "processed": number + 1})
+        for number in range(len(OPTIONS), 9):
+            publish(broker, number, f"m{number}")
+        await (
+            consumer.reaches(dead=len(OPTIONS), processed=9 - len(OPTIONS)) if fails else consumer.reaches(processed=9)
+        )
+    assert [letter.reason for letter in dead_letters(pg_engine)] == ["rejected"] * (len(OPTIONS) * fails)
