@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import types
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Any
 from outboxkit.testing.outside import is_application
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), itertools.count)
-CONTAINERS = (list, dict, set, deque, bytearray)
+CONTAINERS = (list, dict, set, deque, bytearray, array)
 """With their subclasses, such as `Counter` and `defaultdict`."""
 QUEUES = (queue.Queue, asyncio.Queue)
 DEPTH = 5
@@ -56,7 +57,7 @@ class Memory:
     """The variables that a function can reach: those that hold numbers, texts, containers and mocks.
 
     They are those of its module, of the classes, objects and queues there, and of the application's modules that it
-    names. Objects in these objects count, too, and so do cells of its closure, its defaults and its own attributes.
+    names. Objects in these objects count, too, and so do closures, defaults and its own attributes.
 
     Args:
         function: the handler's.
@@ -82,9 +83,7 @@ class Memory:
 
 
 def _homes(function: Callable[..., Any]) -> Iterator[_Home]:
-    code = getattr(function, "__code__", None)
-    cells = dict(zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)) if code else {}
-    closure = _Home("its closure", None, cells)
+    closure = _Home("its closure", None, _cells(function))
     yield closure
     yield _Home("the function", function)
     yield _Home("its defaults", None, _defaults(function))
@@ -98,8 +97,10 @@ def _homes(function: Callable[..., Any]) -> Iterator[_Home]:
         for name, value in variables:
             if _has_variables(value, packages):
                 yield from _inside(_Home(f"{label}.{name}".lstrip("."), value), packages, known, OBJECTS_DEPTH)
-            elif isinstance(value, types.FunctionType) and (defaults := _defaults(value)):
-                yield _Home(f"the defaults of {label}.{name}", None, defaults)
+            elif isinstance(value, types.FunctionType):
+                yield _Home(f"the defaults of {label}.{name}", None, _defaults(value))
+                if is_application(value.__code__.co_filename):
+                    yield _Home(f"the closure of {label}.{name}", None, _cells(value))
             elif isinstance(value, types.ModuleType) and value not in modules:
                 mocks = {each: types.CellType(mock) for each, mock in list(vars(value).items()) if _is_mock(mock)}
                 yield _Home(value.__name__, None, mocks)
@@ -114,6 +115,12 @@ def _inside(home: _Home, packages: set[str], known: set[int], depth: int) -> Ite
     for name, value in home.items() if depth > 1 else ():
         if not name.startswith("__") and not isinstance(value, type) and _has_variables(value, packages):
             yield from _inside(_Home(f"{home.label}.{name}", value), packages, known, depth - 1)
+
+
+def _cells(function: Any) -> dict[str, types.CellType]:
+    """The variables of its closure."""
+    code = getattr(function, "__code__", None)
+    return dict(zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)) if code else {}
 
 
 def _defaults(function: Any) -> dict[str, types.CellType]:
@@ -176,7 +183,7 @@ def _shown(value: Any, depth: int = DEPTH) -> str:
             text = f"{{{', '.join(texts)}}}"
         case set() | frozenset():
             text = f"{{{', '.join(sorted(_shown(each, depth - 1) for each in value))}}}"
-        case list() | tuple() | deque():
+        case list() | tuple() | deque() | array():
             text = f"[{', '.join(_shown(each, depth - 1) for each in value)}]"
         case bytearray():
             text = repr(bytes(value))

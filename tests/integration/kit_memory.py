@@ -6,7 +6,9 @@ import queue
 import random
 import sys
 import threading
+from array import array
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TextIO
 from unittest.mock import Mock
@@ -25,6 +27,7 @@ IDS: set[str] = set()
 TOTALS: Counter[str] = Counter()
 PRICES: dict[str, int] = {}
 HANDLED = 0
+NUMBERED = array("i", [0])
 LOG: TextIO = sys.stderr
 POOL = ThreadPoolExecutor(1)
 
@@ -172,6 +175,50 @@ def wrong_default_argument(session: Session, event: Ordered) -> None:
 
 def remember(number: int, numbers: list[int] = []) -> None:  # noqa: B006
     numbers.append(number)
+
+
+@inbox_handler("wrong.Closure")
+def wrong_closure(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    count()
+
+
+def counting() -> Callable[[], None]:
+    counted = 0
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+
+    return count
+
+
+count = counting()
+
+
+@inbox_handler("wrong.Array")
+def wrong_array(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    NUMBERED[0] += 1
+
+
+def cached(function: Callable[[int], int]) -> Callable[[int], int]:
+    known: dict[int, int] = {}
+
+    def call(number: int) -> int:
+        return known.setdefault(number, function(number))
+
+    return call
+
+
+@cached
+def twice(number: int) -> int:
+    return number * 2
+
+
+@inbox_handler("right.CacheInAClosure")
+def right_cache_in_a_closure(session: Session, event: Ordered) -> None:
+    add_receipt(session, event, number=twice(event.order_id))
 
 
 @inbox_handler("wrong.NumberInMemory")

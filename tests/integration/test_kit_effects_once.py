@@ -40,7 +40,7 @@ CAUGHT = {
     NOT_THE_SAME: "seen chance folder_removed temporary_table",
     "a rollback, then again": "seen_by_id",
     REMEMBERS: "totals global fake_mailer class_variable mocked_mailer default_argument number_in_memory object_inside "
-    "own_attribute queue queue_async counts_elsewhere environment",
+    "own_attribute closure array queue queue_async counts_elsewhere environment",
     FILES: "file_kept_open file file_of_its_own truncate folder hard_link link file_behind_a_link",
     "it leaves the task later behind": "task",
     r"it leaves the thread Thread-\d+ .* behind": "thread mail_in_own_thread",
