@@ -294,10 +294,8 @@ def right_rate_kept(session: Session, event: Ordered) -> None:
 
 @inbox_handler("wrong.Chance")
 def wrong_chance(session: Session, event: Ordered) -> None:
-    for _ in range(random.getrandbits(30)) if random.getrandbits(1) else range(1):
+    for _ in range(1 + random.getrandbits(5)):
         add_receipt(session, event)
-        if random.getrandbits(3) == 0:
-            break
 
 
 # What is left behind.

@@ -161,13 +161,13 @@ def test_a_real_standby(orphans: Any):
         shop, books = create_engine(url), create_engine(there)
         for engine in (shop, books):
             tables.metadata.create_all(engine)
-        eventually(lambda: codes(url, check_durability), lambda found: found == ["standby-asynchronous"])
+        eventually(lambda: codes(url, check_durability), lambda found: "standby-asynchronous" in found)
         with role(url, "LOGIN") as (_, hidden):
-            assert codes(hidden, check_durability) == []
+            assert "standby-asynchronous" not in codes(hidden, check_durability)
         with psycopg.connect(libpq(primary.url), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
             connection.execute("SELECT pg_reload_conf()")
-            eventually(lambda: codes(url, check_durability), lambda found: found == [])
+            eventually(lambda: codes(url, check_durability), lambda found: "standby-asynchronous" not in found)
             kept = publish(shop, 1)  # its commit has waited for the standby
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
             connection.execute("SELECT pg_reload_conf()")

@@ -37,7 +37,8 @@ CAUGHT = {
     SECOND: "caught_without_savepoint caught_with_a_statement_behind",
     ENDED: "commit rollback commit_of_connection",
     IN_A_BATCH: "expunge_in_batch done_in_batch",
-    NOT_THE_SAME: "seen chance folder_removed temporary_table",
+    NOT_THE_SAME: "seen folder_removed temporary_table",
+    f"{NOT_THE_SAME}|delivered twice": "chance",
     "a rollback, then again": "seen_by_id",
     REMEMBERS: "totals global fake_mailer class_variable mocked_mailer default_argument number_in_memory object_inside "
     "own_attribute closure array queue queue_async counts_elsewhere environment",

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import create_engine
 
 from outboxkit.operators.doctor import sessions
+from outboxkit.statements import activity
 from tests.databases import migrate
 from tests.integration.doctoring import codes, one
-from tests.integration.test_status import read
 from tests.pages import libpq
 from tests.servers import Server, create_database, drop_database
 
@@ -42,9 +42,9 @@ def restart_with(server: Server, change: str) -> None:
 
 def test_a_prepared_transaction_holds_back_vacuum(preparing_url: str) -> None:
     engine, name = create_engine(preparing_url), f"left-{secrets.token_hex(4)}"
-    with psycopg.connect(libpq(preparing_url), autocommit=True) as connection:
+    with engine.connect() as reader, psycopg.connect(libpq(preparing_url), autocommit=True) as connection:
         connection.execute(f"BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'")
-        holder = read(engine).vacuum.oldest_transaction
+        holder = reader.execute(activity.oldest_transaction()).one()
         connection.execute(f"ROLLBACK PREPARED '{name}'")
     engine.dispose()
     assert (holder.kind, holder.pid, holder.name) == ("prepared", None, name)

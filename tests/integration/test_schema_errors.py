@@ -42,7 +42,7 @@ def _settings(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOXKIT_QUEUE", "queue")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "status"])
 def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert failure(command, monkeypatch, capsys) == (
         "outboxkit: the outboxkit tables are missing: run `outboxkit migrate`, "
@@ -50,7 +50,7 @@ def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: p
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "status"])
 def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     migrate(empty_url)
     second_step.register(monkeypatch)
