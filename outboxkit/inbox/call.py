@@ -264,6 +264,10 @@ def held(session: Session, connection: Connection, transaction: str | None, text
     connection.info[_HELD] = root
     try:
         yield
+    except (Exception, asyncio.CancelledError):
+        if is_ours:  # a handler's own ROLLBACK at the driver has taken it, and the session is reset by the last one
+            driver.ending = GuardedEnd("", lambda error: error)
+        raise
     finally:
         if not (connection.closed or connection.invalidated):
             del connection.info[_HELD]

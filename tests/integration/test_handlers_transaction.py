@@ -327,6 +327,28 @@ async def test_a_handler_that_goes_on_after_a_copy_is_a_failure_and_no_outage(
     assert [line for line in said if "away" in line["event"]] == []
 
 
+@pytest.mark.parametrize("place", ["loop", "batch in the loop"])
+async def test_the_session_is_reset_after_a_rollback_at_the_driver(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
+):
+    @inbox_handler("RollsBack", batch=place.startswith("batch"))
+    def rolls_back(session: Session, event: Ordered) -> None:
+        if event.number < 3:
+            driver: Any = session.connection().connection.dbapi_connection
+            driver.rollback()
+            driver.autocommit = True
+            driver.cursor().execute("SET search_path = nowhere")
+
+    async with consume(async_pg_engine, broker, place, rolls_back, ConsumerPolicy(max_attempts=1)) as consumer:
+        for number in range(3):
+            publish(broker, number, f"m{number}")
+            await consumer.reaches(dead=number + 1)
+        for number in range(3, 9):
+            publish(broker, number, f"m{number}")
+        await consumer.reaches(dead=3, processed=6)
+    assert all("ended the transaction" in letter.error for letter in dead_letters(pg_engine))
+
+
 OPTIONS: tuple[Callable[[Any], object], ...] = (
     lambda driver: setattr(driver, "row_factory", dict_row),
     lambda driver: setattr(driver, "cursor_factory", None),
