@@ -1,7 +1,7 @@
 """The table of findings: what may be wrong with an installation, why it matters, and the cure. Pure.
 
-`doctor` and `status` print findings, `trace` takes its cures from here, and each alert belongs to the findings that
-explain it. A check yields `finding(code, **facts)`; all texts and thresholds stand here.
+`doctor` and `status` print findings, and each alert belongs to the findings that explain it. A check yields
+`finding(code, **facts)`; all their texts and thresholds stand here. `trace` has sentences of its own, and these limits.
 """
 
 from collections.abc import Iterator, Mapping

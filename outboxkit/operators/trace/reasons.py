@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from outboxkit.brokers import Verdict
@@ -10,13 +10,12 @@ from outboxkit.database.session_names import RELAY
 from outboxkit.errors.failures import printable
 from outboxkit.errors.wording import COUNTED, Count, in_utc, many, shell_word
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.operators.findings import LIMITS
 from outboxkit.operators.trace.reading import DatabaseRows, Surroundings
 from outboxkit.runtime.known_handlers import KnownHandler
 from outboxkit.tables import PARKED
 
 NAMES = 120
-LONG = timedelta(minutes=1)
-"""The time after which a relay that is connected may hang."""
 HANGING = "if the relay's log stands still, end its process: its supervisor starts it again, and nothing is lost"
 IN_OUTBOX = {"locked", "paused", "parked", "behind", "retry", "delayed", "ready", "no relay"}
 """The kinds of reasons of a row of the outbox."""
@@ -110,7 +109,7 @@ def _behind(key: str, first: Any) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _is_long(since: datetime | None, now: datetime) -> bool:
-    return since is not None and now - since >= LONG
+    return since is not None and now - since >= LIMITS.waiting
 
 
 def _resolve(number: int) -> tuple[str, str]:
@@ -185,7 +184,7 @@ def not_handled(
         yield Explanation("younger", text, (), database.name)
     if not (there := [each for each in left if each not in late]):
         return
-    unbound = ", or its queue was not bound" if since is None or database.now - since >= LONG else ""
+    unbound = ", or its queue was not bound" if since is None or database.now - since >= LIMITS.waiting else ""
     text = (
         f"not handled by {', '.join(map(_named, there))}. It is in the queue, is being handled at this moment, or "
         f"waits there for its next attempt{unbound}"
