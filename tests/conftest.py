@@ -24,10 +24,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit.consumer.reports import Reports
 from outboxkit.relay.relay import Relay
 from outboxkit.runtime import lifetime, logs, process
-from tests.databases import DatabasePool, SqliteCopies
-from tests.delays import DELAYS_TEXT
-from tests.night import NIGHT, SEED, by_night
-from tests.plain_client import PlainClient
 from tests.servers import (
     POSTGRESQL,
     OwnServer,
@@ -39,6 +35,10 @@ from tests.servers import (
     provide_postgresql,
     provide_rabbitmq,
 )
+from tests.support.databases import DatabasePool, SqliteCopies
+from tests.support.delays import DELAYS_TEXT
+from tests.support.night import NIGHT, SEED, by_night
+from tests.support.plain_client import PlainClient
 
 S = TypeVar("S", bound=Server)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.deployment import Deployment
-from tests.databases import migrate
-from tests.delays import DELAYS_TEXT
-from tests.plain_client import PlainClient
 from tests.servers import Server, create_database, drop_database
+from tests.support.databases import migrate
+from tests.support.delays import DELAYS_TEXT
+from tests.support.plain_client import PlainClient
 
 
 @pytest.fixture

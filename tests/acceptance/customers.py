@@ -15,10 +15,10 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import GATE, GATED
 from tests.acceptance.witness import assert_discreet, states
 from tests.acceptance.worker_process import WorkerProcess
-from tests.delays import WAITING
-from tests.pages import libpq
-from tests.plain_client import PlainClient
-from tests.polling import eventually
+from tests.support.delays import WAITING
+from tests.support.pages import libpq
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually
 
 TYPES = ("SaleMade", "StockMoved")
 """One is handled message by message, the other one in batches."""

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 from outboxkit import tables
 from tests.acceptance.shop import Effect, Order, Tables
 from tests.acceptance.worker_process import WorkerProcess
-from tests.delays import DELAYS_TEXT
-from tests.plain_client import PlainClient
-from tests.polling import eventually
 from tests.processes import COMMAND, ROOT, run_to_end
-from tests.tcp_proxy import TcpProxy
+from tests.support.delays import DELAYS_TEXT
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually
+from tests.support.tcp_proxy import TcpProxy
 
 HANDLERS = "tests.acceptance.shop"
 PROGRAMS = {

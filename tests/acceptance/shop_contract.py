@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 from tests.acceptance.shop_driver import PROBLEM, Client, Shop, is_problem, ledger
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 Case = Callable[[Shop], None]
 CASES: list[Case] = []

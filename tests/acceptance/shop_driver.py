@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 
-from tests.polling import DEADLINE_SECONDS, eventually
 from tests.processes import ROOT
 from tests.servers.ports import free_row
+from tests.support.polling import DEADLINE_SECONDS, eventually
 
 SHOP = ROOT / "examples" / "3_shop"
 PROBLEM = "application/problem+json"

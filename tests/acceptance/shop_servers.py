@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.plain_client import PlainClient
 from tests.servers import create_database, drop_database
+from tests.support.plain_client import PlainClient
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from sqlalchemy import Engine, create_engine, select, text
 
 from outboxkit import ids, tables
 from tests.acceptance.shop_driver import Client, Made, Shop, ledger, set_mood
-from tests.night import by_night, chance
-from tests.polling import DEADLINE_SECONDS, eventually
 from tests.servers.ports import free_row
+from tests.support.night import by_night, chance
+from tests.support.polling import DEADLINE_SECONDS, eventually
 
 CLIENTS = 4
 PATIENCE = by_night(1200.0, else_=DEADLINE_SECONDS)

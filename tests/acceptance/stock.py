@@ -18,9 +18,9 @@ from outboxkit.runtime.settings import parse_duration
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import Booking, Tables
 from tests.acceptance.worker_process import WorkerProcess
-from tests.delays import DELAYS_TEXT
-from tests.plain_client import PlainClient
-from tests.polling import eventually
+from tests.support.delays import DELAYS_TEXT
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually
 
 DEPOT = "tests.acceptance.depot"
 ARRIVED, BOOKED = "ParcelArrived", "ParcelBooked"

@@ -13,10 +13,10 @@ from outboxkit import Message, outbox
 from outboxkit.runtime.urls import ListenAddress
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.worker_process import WorkerProcess
-from tests.admin_client import Answered, connect, get
-from tests.night import by_night
-from tests.polling import eventually
-from tests.tcp_proxy import TcpProxy
+from tests.support.admin_client import Answered, connect, get
+from tests.support.night import by_night
+from tests.support.polling import eventually
+from tests.support.tcp_proxy import TcpProxy
 
 ANY = {"OUTBOXKIT_ADMIN_PORT": "0"}
 SILENT, MESSAGES = by_night(1000, else_=150), by_night(20_000, else_=300)

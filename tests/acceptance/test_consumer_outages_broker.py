@@ -8,8 +8,8 @@ from pamqp import commands, frame
 
 from tests.acceptance.customers import Customers, gate_shut
 from tests.acceptance.deployment import Deployment
-from tests.polling import eventually
 from tests.servers import OwnServer
+from tests.support.polling import eventually
 
 
 @pytest.mark.parametrize("way", [pytest.param("stop", marks=pytest.mark.night), "kill"])

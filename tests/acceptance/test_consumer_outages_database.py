@@ -10,9 +10,9 @@ from tests.acceptance.customers import Customers, gate_shut
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.test_relay_outages_database import ENDED, pids, take_all_connections
 from tests.acceptance.witness import read_only, states
-from tests.polling import eventually
 from tests.servers import Server
-from tests.tcp_proxy import TcpProxy
+from tests.support.polling import eventually
+from tests.support.tcp_proxy import TcpProxy
 
 LOST = ("terminating connection", "server closed the connection", "Connection refused", "shutting down")
 

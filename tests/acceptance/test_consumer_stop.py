@@ -7,7 +7,7 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import GATE
 from tests.acceptance.stock import EVERY_WAY, WAYS, Parcel, Stock
 from tests.acceptance.worker_process import WorkerProcess
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 RUNNING = {"singly": 2, "together": 5, "in the loop": 2}
 """How many parcels are inside transactions: two of one each, or one of five."""

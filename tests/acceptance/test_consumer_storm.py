@@ -12,9 +12,9 @@ import pytest
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.killing import killed_at_random
 from tests.acceptance.stock import ARRIVED, BOOKED, EVERY_WAY, WAYS, Parcel, Stock
-from tests.night import by_night, chance
-from tests.polling import eventually
 from tests.servers import Server
+from tests.support.night import by_night, chance
+from tests.support.polling import eventually
 
 MESSAGES = by_night({"together": 5000}, else_={"together": 250})
 SINGLY = by_night(2000, else_=200)

@@ -8,7 +8,7 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import OrderConfirmed, send
 from tests.acceptance.stock import Parcel, Stock
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 
 def test_a_relay_killed_between_publish_and_settle_publishes_again_with_the_same_id(deployment: Deployment):

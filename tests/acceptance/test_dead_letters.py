@@ -12,9 +12,9 @@ from outboxkit.codec import headers as own
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed, OrderRefused, send
 from tests.acceptance.worker_process import WorkerProcess
-from tests.integration.dead_rows import buried, dead, fill, still_parked, waiting
-from tests.polling import eventually
+from tests.integration.operators.dead_rows import buried, dead, fill, still_parked, waiting
 from tests.processes import COMMAND
+from tests.support.polling import eventually
 
 LETTERS = 3000
 

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from outboxkit import ids
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.stock import DEPOT, WAYS, Parcel, Stock
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 DELAYS = "100ms"
 MINUTE = timedelta(minutes=1)

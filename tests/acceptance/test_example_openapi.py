@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.shop_driver import serving
-from tests.night import SEED
+from tests.support.night import SEED
 
 NOT_ASKED = (
     "positive_data_acceptance",  # a key that was used, an ETag that is old: no schema can say that they are refused

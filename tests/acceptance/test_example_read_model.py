@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, func, select, text
 
 from outboxkit import tables
 from tests.acceptance.test_examples import EXAMPLES, fenced, run_script, with_exports
-from tests.plain_client import PlainClient
 from tests.servers import Server, create_database, drop_database
+from tests.support.plain_client import PlainClient
 
 QUEUES = ("customers", "customers-new")
 

@@ -14,7 +14,7 @@ from tests.acceptance.shop_driver import SHOP, Shop, ledger, port_is_free, servi
 from tests.acceptance.shop_servers import servers_of
 from tests.acceptance.shop_storm import check, payment_server, weather
 from tests.acceptance.test_examples import fenced, run_script, with_exports
-from tests.night import by_night
+from tests.support.night import by_night
 
 
 def at_night(*names: str) -> list[object]:

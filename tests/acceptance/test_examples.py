@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 
 from outboxkit import tables
-from tests.plain_client import PlainClient
 from tests.processes import ROOT, programs
 from tests.servers import Server, create_database, drop_database
+from tests.support.plain_client import PlainClient
 
 EXAMPLES = ROOT / "examples"
 SECONDS = 180

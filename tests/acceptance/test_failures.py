@@ -12,7 +12,7 @@ from tests.acceptance.shop import (
     OrderTroubled,
     send,
 )
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 
 def test_a_handler_that_raises_once_is_run_again(deployment: Deployment, tmp_path: Path):

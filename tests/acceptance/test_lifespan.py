@@ -5,7 +5,7 @@ import pytest
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.wired import GATE
 from tests.acceptance.worker_process import WorkerProcess
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 MODULE = "tests.acceptance.wired"
 

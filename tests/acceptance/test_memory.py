@@ -10,8 +10,8 @@ from outboxkit import tables
 from outboxkit.consumer.growth import GROWTH, heaviest
 from tests.acceptance.bombs import RowBomb
 from tests.acceptance.deployment import Deployment
-from tests.night import by_night
-from tests.polling import DEADLINE_SECONDS, eventually
+from tests.support.night import by_night
+from tests.support.polling import DEADLINE_SECONDS, eventually
 
 MIB = 2**20
 MOST = 256 * MIB

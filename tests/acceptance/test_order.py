@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
 from tests.acceptance.deployment import Deployment
-from tests.night import by_night, chance
-from tests.plain_client import PlainClient, Received
-from tests.polling import eventually
 from tests.servers import Server
+from tests.support.night import by_night, chance
+from tests.support.plain_client import PlainClient, Received
+from tests.support.polling import eventually
 
 RELAYS = 4
 AMOUNTS = by_night([(50, 20_000), (1, 5000), (1000, 8000)], else_=[(50, 1500), (1, 400)])

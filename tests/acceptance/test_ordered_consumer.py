@@ -8,8 +8,8 @@ import pytest
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.stock import EVERY_WAY, WAYS, Parcel, Stock
 from tests.acceptance.worker_process import WorkerProcess
-from tests.night import by_night, chance
-from tests.polling import eventually
+from tests.support.night import by_night, chance
+from tests.support.polling import eventually
 
 KEYS, EACH = 50, by_night(24, else_=12)
 DELAYS = "100ms,200ms"

@@ -9,8 +9,8 @@ from tests.acceptance.order_taker import OrderTaker
 from tests.acceptance.shop import take_orders
 from tests.acceptance.witness import read_only, states, status_says
 from tests.acceptance.worker_process import WorkerProcess
-from tests.polling import eventually
 from tests.servers import Server
+from tests.support.polling import eventually
 
 
 @pytest.mark.parametrize("way", ["stop", pytest.param("kill", marks=pytest.mark.night)])

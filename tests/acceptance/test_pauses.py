@@ -7,7 +7,7 @@ from outboxkit import tables
 from outboxkit.codec import payloads
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WHY = ("--why", "the bank is being moved", "--by", "ada")
 

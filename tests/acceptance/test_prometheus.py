@@ -23,8 +23,8 @@ from outboxkit.runtime.pauses import RELAY, pause_process
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed
 from tests.acceptance.test_admin_port import ANY, address_of
-from tests.polling import eventually
 from tests.processes import ROOT
+from tests.support.polling import eventually
 
 FOLDER = ROOT / "workers" / "prometheus"
 DASHBOARD = ROOT / "workers" / "grafana" / "outboxkit.json"

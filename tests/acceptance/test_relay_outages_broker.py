@@ -13,9 +13,9 @@ from sqlalchemy import make_url
 
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.witness import begin, declare
-from tests.plain_client import PlainClient
-from tests.polling import eventually
 from tests.servers import OwnServer
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually
 
 SHORT = {"OUTBOXKIT_PUBLISH_TIMEOUT": "1s"}
 

@@ -12,9 +12,9 @@ from outboxkit.relay.notifier import NAME as LISTENER
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import SETTLE, let_settling_wait
 from tests.acceptance.witness import Witness, begin, declare, read_only, states, status_says
-from tests.pages import libpq
-from tests.polling import eventually
 from tests.servers import Server
+from tests.support.pages import libpq
+from tests.support.polling import eventually
 
 RELAY = "outboxkit relay"
 GOING = ("terminating connection", "server closed the connection", "is shutting down", "Connection refused")

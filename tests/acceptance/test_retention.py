@@ -7,7 +7,7 @@ from sqlalchemy import text
 from outboxkit.statements.partitions import INBOX, first_id
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import take_orders
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 AGE_20_OF_30 = """
 WITH numbered AS (SELECT message_id, row_number() OVER () AS number FROM outboxkit_inbox)

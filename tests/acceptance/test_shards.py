@@ -10,8 +10,8 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.stock import Parcel, Stock
 from tests.acceptance.test_ordered_consumer import KEYS, shuffled
 from tests.acceptance.worker_process import WorkerProcess
-from tests.night import by_night, chance
-from tests.polling import eventually
+from tests.support.night import by_night, chance
+from tests.support.polling import eventually
 
 EACH = by_night(40, else_=10)
 SPLIT = ("--ordered", "--shards", "3")

@@ -11,7 +11,7 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import OrderConfirmed, send
 from tests.acceptance.test_consumer_outages_database import database_behind_proxy, noticed
 from tests.acceptance.witness import states
-from tests.night import chance
+from tests.support.night import chance
 
 
 def test_a_relay_goes_on_over_another_connection(deployment: Deployment):

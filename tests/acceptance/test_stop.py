@@ -6,8 +6,8 @@ from outboxkit.codec import payloads
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
-from tests.polling import eventually
 from tests.servers.ports import free_ports
+from tests.support.polling import eventually
 
 
 @pytest.fixture(autouse=True, params=["workers", pytest.param("outboxkit", marks=pytest.mark.night)])

@@ -8,8 +8,8 @@ from outboxkit.codec import payloads
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.killing import killed_at_random
 from tests.acceptance.shop import OrderConfirmed, take_orders
-from tests.night import by_night, chance
-from tests.polling import eventually
+from tests.support.night import by_night, chance
+from tests.support.polling import eventually
 
 ORDERS = by_night(5000, else_=300)
 FOREIGN = range(10_001, 10_001 + ORDERS // 10)

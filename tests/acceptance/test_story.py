@@ -8,7 +8,7 @@ import pytest
 from outboxkit.codec import payloads
 from tests.acceptance.deployment import PROGRAMS, Deployment
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send, take_orders
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 
 @pytest.mark.parametrize("programs", PROGRAMS)

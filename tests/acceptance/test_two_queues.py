@@ -6,8 +6,8 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import GATE
 from tests.acceptance.stock import Parcel, Stock
 from tests.acceptance.worker_process import WorkerProcess
-from tests.night import by_night
-from tests.polling import eventually
+from tests.support.night import by_night
+from tests.support.polling import eventually
 
 MODULE = "tests.acceptance.two_queues"
 AT_ONCE = 2

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, outbox, tables
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.worker_process import WorkerProcess
-from tests.http_destination import Destination
-from tests.polling import eventually
 from tests.processes import ROOT, run_to_end
+from tests.support.http_destination import Destination
+from tests.support.polling import eventually
 
 HANDLERS = ("orders.handlers", "billing.handlers")
 ROOTS = ("relay", "consumer", "retention")

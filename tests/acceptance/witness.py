@@ -13,7 +13,7 @@ from outboxkit import outbox, tables
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import OrderConfirmed
 from tests.acceptance.worker_process import WorkerProcess
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 KEYS = 2
 POLLS = "commits cannot wake this relay, it polls"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.polling import eventually
 from tests.processes import start
+from tests.support.polling import eventually
 
 STOP_SECONDS = 40
 

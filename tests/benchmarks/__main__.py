@@ -27,8 +27,8 @@ from tests.benchmarks import (
 from tests.benchmarks.machine import Share, Ticks
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.table import table
-from tests.databases import migrate
 from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
+from tests.support.databases import migrate
 
 CASES: dict[str, Case] = {
     case.name: case

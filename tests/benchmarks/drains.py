@@ -19,7 +19,7 @@ from outboxkit.runtime import process
 from outboxkit.telemetry import scrape
 from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
-from tests.statements_sent import StatementsSent
+from tests.support.statements_sent import StatementsSent
 
 CONCURRENCY = Concurrency(transactions=8, batch=200)
 PREFETCH = 64

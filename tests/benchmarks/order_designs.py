@@ -27,8 +27,8 @@ from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from outboxkit import statements
 from tests.benchmarks import backlog
 from tests.benchmarks.machine import Ticks
-from tests.databases import migrate
 from tests.servers import POSTGRESQL, create_database, provide_own
+from tests.support.databases import migrate
 
 BATCH, BUCKETS, BUCKETS_AT_ONCE = 500, 64, 8
 LOCK_CLASS = 64

@@ -24,7 +24,7 @@ from outboxkit.message import Message
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
 from outboxkit.telemetry import scrape
-from tests.statements_sent import StatementsSent
+from tests.support.statements_sent import StatementsSent
 
 STATM = Path("/proc/self/statm")
 RESIDENT_EVERY = 20

@@ -22,7 +22,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from outboxkit import event, outbox
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from outboxkit.runtime import process
-from tests.statements_sent import StatementsSent
+from tests.support.statements_sent import StatementsSent
 
 
 class Tables(DeclarativeBase):

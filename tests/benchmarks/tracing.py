@@ -15,7 +15,7 @@ from outboxkit.telemetry import tracing
 from tests.benchmarks.adding import Placed
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.rounds import Figures, Line, Measure
-from tests.spans import recording
+from tests.support.spans import recording
 
 BATCH, TIMES = 1000, 20
 WITHOUT, ALONE, UNSAMPLED, ALL = "no library", "API alone", "not sampled", "all sampled"

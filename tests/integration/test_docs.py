@@ -1,6 +1,6 @@
 """Every page of the README and of docs/ works as it is printed: typed in an empty folder, on real servers.
 
-`tests/pages.py` says what a page may hold; a page with a block that no reader sees is refused there.
+`tests/support/pages.py` says what a page may hold; a page with a block that no reader sees is refused there.
 """
 
 import ast
@@ -18,10 +18,10 @@ from sqlalchemy import make_url
 
 from outboxkit.brokers.rabbitmq.topology import own_declarations, shared_declarations
 from outboxkit.runtime.settings import Settings, load
-from tests.pages import PAGES, ROOT, Page, UnclearPage, libpq, parse, read
 from tests.processes import programs
-from tests.reader import Differs, Reader
 from tests.servers import OwnServer
+from tests.support.pages import PAGES, ROOT, Page, UnclearPage, libpq, parse, read
+from tests.support.reader import Differs, Reader
 
 TUTORIAL = "docs/tutorial.md"
 INSTALLING = ("README.md", TUTORIAL)

@@ -51,7 +51,7 @@ LIBRARIES = (
         "uvicorn.loops.asyncio",
         "uvicorn.protocols.http.h11_impl",
     ),
-    *("werkzeug.serving", "tests.acceptance.shop", "tests.integration.idempotent_shop"),
+    *("werkzeug.serving", "tests.acceptance.shop", "tests.integration.http.idempotent_shop"),
 )
 """What programs import beside outboxkit, also what libraries import only when it is used."""
 

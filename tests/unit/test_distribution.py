@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.distribution import building
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PROGRAM = ROOT / "tests" / "distribution" / "typed_program.py"

@@ -7,7 +7,7 @@ import pytest
 
 import outboxkit
 from outboxkit.cli.listing import LISTED, Listing
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 LIBRARIES = {
     *("aio_pika", "aiosqlite", "alembic", "attrs", "fastapi", "flask", "httpx", "msgspec", "psycopg", "pydantic"),

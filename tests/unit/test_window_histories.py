@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import example, given, settings
 
-from tests.histories import ACCEPTED, DAY, HOUR, History, plays
-from tests.night import by_night
+from tests.support.histories import ACCEPTED, DAY, HOUR, History, plays
+from tests.support.night import by_night
 
 
 class Remembered:

@@ -1,4 +1,4 @@
-"""`outboxkit replay`, up to the broker: see tests/integration/test_replay.py for what it publishes."""
+"""`outboxkit replay`, up to the broker: see tests/integration/operators/test_replay.py for what it publishes."""
 
 import io
 import re

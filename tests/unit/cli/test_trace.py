@@ -1,4 +1,4 @@
-"""`outboxkit trace` on SQLite; tests/integration/test_trace.py has PostgreSQL."""
+"""`outboxkit trace` on SQLite; tests/integration/operators/test_trace.py has PostgreSQL."""
 
 import json
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from outboxkit import ids, outbox, tables
 from outboxkit.operators.trace import message, reading
 from outboxkit.runtime.urls import shown
-from tests.databases import SqliteCopies
+from tests.support.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
 

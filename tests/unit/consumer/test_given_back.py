@@ -16,7 +16,7 @@ from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.key_queues import KeyQueues
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.transactions import Transactions
-from tests.polling import eventually_async
+from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 

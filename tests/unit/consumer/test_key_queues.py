@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from outboxkit.brokers import Delivery
 from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
-from tests.night import by_night
+from tests.support.night import by_night
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
 NO_DELIVERY = cast("Delivery", None)

@@ -1,4 +1,4 @@
-"""A consumer that is paused, on SQLite; tests/integration/test_pausing.py has one that is paused at work."""
+"""A consumer that is paused, on SQLite; tests/integration/operators/test_pausing.py has one that is paused at work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.consumer import Consumer, Consumers
 from outboxkit.inbox import handler_of
 from outboxkit.runtime.pauses import CONSUMER, pause_process, resume_process
-from tests.polling import eventually_async
+from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import NOW, OrderConfirmed, message
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from outboxkit import inbox_handler, outbox
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import DeliveryHeaders
-from tests.spans import REMOTE, UNSAMPLED, Spans, header_of, links_of, parent_of, recording
+from tests.support.spans import REMOTE, UNSAMPLED, Spans, header_of, links_of, parent_of, recording
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, StockChanged, message
 

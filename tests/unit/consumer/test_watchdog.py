@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from outboxkit import Outcome, inbox_handler
 from outboxkit.consumer import reports
 from outboxkit.runtime.threads.pool import frame_of
-from tests.polling import eventually_async
+from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message
 

@@ -1,4 +1,4 @@
-"""The steps of a run, on SQLite; two runs that meet are in `tests/integration/test_effects.py`."""
+"""The steps of a run, on SQLite; two runs that meet are in `tests/integration/effects/test_effects.py`."""
 
 from collections.abc import Iterator
 from dataclasses import replace

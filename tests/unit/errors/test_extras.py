@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from outboxkit.errors.extras import EXTRAS, how_to_install, needs_extra
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CORE = ("msgspec", "outboxkit", "sqlalchemy", "typing_extensions", "uuid_utils")

@@ -15,7 +15,7 @@ from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.http import problems
 from outboxkit.http.flask import Idempotent, add_problem_handlers
 from outboxkit.telemetry import catalogue
-from tests.measured import measuring
+from tests.support.measured import measuring
 from tests.unit.http.flask_door import KEY, Door, View, twice
 
 

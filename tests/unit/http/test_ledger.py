@@ -12,7 +12,7 @@ from outboxkit import tables
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.http import ledger
 from outboxkit.http.ledger import DEFAULT_RETENTION, Fresh, InProgress, Mismatch, Replay, Response
-from tests.requests import (
+from tests.support.ledger_requests import (
     ASKED,
     CREATED,
     OK,

@@ -17,8 +17,8 @@ from outboxkit import tables
 from outboxkit.errors import LeaseLost
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay, Response
-from tests.night import by_night
-from tests.requests import ASKED, change, database_time
+from tests.support.ledger_requests import ASKED, change, database_time
+from tests.support.night import by_night
 
 Place = tuple[str, str | None]
 HOUR = timedelta(hours=1)

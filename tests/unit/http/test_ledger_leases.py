@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay
-from tests.requests import (
+from tests.support.ledger_requests import (
     ASKED,
     CREATED,
     IN_STEPS,

@@ -1,6 +1,6 @@
 """The numbers of a request's locks, and the verdict on who holds a key.
 
-The locks themselves are in tests/integration/test_idempotency_locks.py.
+The locks themselves are in tests/integration/http/test_idempotency_locks.py.
 """
 
 from typing import NamedTuple

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from outboxkit.errors import LeaseLost
 from outboxkit.http.ledger import Fresh, write_fenced
 from outboxkit.statements import idempotency as statements
-from tests.requests import IN_STEPS, begun, done, expire, row
+from tests.support.ledger_requests import IN_STEPS, begun, done, expire, row
 
 
 def end(engine: Engine, fresh: Fresh) -> None:

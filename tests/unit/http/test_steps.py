@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
 from outboxkit.http.ledger import Fresh, Mismatch, release
 from outboxkit.http.steps import LIMIT, Steps
-from tests.requests import IN_STEPS, begun, end_leases, row
+from tests.support.ledger_requests import IN_STEPS, begun, end_leases, row
 
 Sessions = async_sessionmaker[AsyncSession]
 

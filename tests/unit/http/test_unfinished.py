@@ -8,7 +8,7 @@ from outboxkit.database import transaction
 from outboxkit.errors import TransactionRequired
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, Replay
-from tests.requests import ASKED, OK, count, told
+from tests.support.ledger_requests import ASKED, OK, count, told
 from tests.unit.shop import effects
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.pool import StaticPool
 
 from outboxkit import Outcome, TransactionRequired, inbox, inbox_handler, outbox, tables
 from outboxkit.inbox import BatchEntryFailed, Entry, Handler, handler_of, run_batch
-from tests.night import by_night
+from tests.support.night import by_night
 from tests.unit.shop import OrderConfirmed, message
 
 metadata = MetaData()

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, delete, inspect, selec
 
 from outboxkit import ConfigurationError, SchemaError, metadata, migrations, schema, tables
 from outboxkit.migrations import LATEST, STEPS
-from tests import second_step
+from tests.support import second_step
 
 TABLES = set(metadata.tables)
 

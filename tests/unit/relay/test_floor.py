@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outboxkit.relay.claim import Floor
-from tests.night import by_night
+from tests.support.night import by_night
 
 
 class Table(RuleBasedStateMachine):

@@ -15,8 +15,8 @@ from outboxkit.runtime import admin, settings
 from outboxkit.runtime.health import Health
 from outboxkit.runtime.outage import Outage
 from outboxkit.telemetry import scrape
-from tests.admin_client import Answered, get
-from tests.polling import eventually_async
+from tests.support.admin_client import Answered, get
+from tests.support.polling import eventually_async
 from tests.unit.relay.conftest import Bench
 
 

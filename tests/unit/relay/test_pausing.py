@@ -10,7 +10,7 @@ from outboxkit import Message
 from outboxkit.brokers import Receipt
 from outboxkit.relay import Relay
 from outboxkit.runtime.pauses import RELAY, pause_process, resume_process
-from tests.polling import eventually_async
+from tests.support.polling import eventually_async
 from tests.unit.relay.conftest import Bench, Publisher
 
 

@@ -11,7 +11,7 @@ from outboxkit import BrokerUnavailable, inbox_handler, outbox
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.inbox import handler_of
-from tests.spans import REMOTE, Spans, header_of, links_of, parent_of, recording
+from tests.support.spans import REMOTE, Spans, header_of, links_of, parent_of, recording
 from tests.unit.relay.conftest import Bench
 from tests.unit.shop import NOW, OrderConfirmed, message
 

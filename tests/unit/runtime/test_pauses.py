@@ -12,7 +12,7 @@ from outboxkit import ConfigurationError, tables
 from outboxkit.runtime import pauses
 from outboxkit.runtime.pauses import CONSUMER, RELAY, Pause, pause_process, read_pauses, resume_process
 from outboxkit.runtime.pauses.watch import PauseWatch
-from tests.polling import eventually_async
+from tests.support.polling import eventually_async
 from tests.unit.shop import rows
 
 HOUR = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""SQLite has no partitions. What happens on PostgreSQL is tested in tests/integration/test_partitions.py."""
+"""SQLite has no partitions. What happens on PostgreSQL is tested in tests/integration/schema/test_partitions.py."""
 
 from datetime import UTC, datetime, timedelta
 

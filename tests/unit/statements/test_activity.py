@@ -1,4 +1,4 @@
-"""What is asked of PostgreSQL's catalogs; tests/integration/test_status.py asks it."""
+"""What is asked of PostgreSQL's catalogs; tests/integration/operators/test_status.py asks it."""
 
 import re
 

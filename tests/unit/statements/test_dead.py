@@ -1,4 +1,4 @@
-"""Selections as conditions. What the statements do is tested in tests/integration/test_deadletters.py."""
+"""Selections as conditions. What the statements do is tested in tests/integration/operators/test_deadletters.py."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""What is read of kept messages. What the statements do is tested in tests/integration/test_published.py."""
+"""What is read of kept messages. What the statements do is tested in tests/integration/operators/test_published.py."""
 
 from outboxkit import tables
 from outboxkit.statements import published

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.measured import Measured, measuring
+from tests.support.measured import Measured, measuring
 
 
 @pytest.fixture

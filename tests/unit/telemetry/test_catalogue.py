@@ -5,13 +5,13 @@ import re
 import pytest
 
 from outboxkit.telemetry.catalogue import ATTRIBUTES, DEAD_REASONS, METRICS, Kind, Metric
-from tests.metrics_reference import PAGE, page
+from tests.support.metrics_reference import PAGE, page
 
 UNITS = re.compile(r"s|1|\{[a-z]+\}")
 
 
 def test_the_reference_page_is_made_from_the_catalogue():
-    assert PAGE.read_text() == page(), "run `python -m tests.metrics_reference`"
+    assert PAGE.read_text() == page(), "run `python -m tests.support.metrics_reference`"
 
 
 def test_names_are_unique():

@@ -15,8 +15,8 @@ from outboxkit.http import answer, ledger, problems, request
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay, Response
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.telemetry import catalogue
-from tests.measured import Measured
-from tests.polling import eventually, eventually_async
+from tests.support.measured import Measured
+from tests.support.polling import eventually, eventually_async
 from tests.unit.consumer.conftest import Bench as Consuming
 from tests.unit.relay.conftest import Bench as Relaying
 from tests.unit.shop import NOW, OrderConfirmed, message

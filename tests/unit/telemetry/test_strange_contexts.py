@@ -13,7 +13,7 @@ from outboxkit.inbox import Entry, handler_of
 from outboxkit.telemetry import tracing
 from outboxkit.telemetry import tracing as spans_module
 from outboxkit.telemetry.tracing import Place
-from tests.spans import REMOTE, Spans, links_of, parent_of, recording
+from tests.support.spans import REMOTE, Spans, links_of, parent_of, recording
 from tests.unit.shop import OrderConfirmed, message
 
 LONG = ",".join(f"vendor{number}={'x' * 30}" for number in range(20))

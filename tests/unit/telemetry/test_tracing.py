@@ -15,7 +15,7 @@ from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
 from outboxkit.message import handling
 from outboxkit.telemetry import tracing
 from outboxkit.telemetry.tracing import MOST_LINKS, Place
-from tests.spans import REMOTE, UNSAMPLED, Spans, header_of, links_of, parent_of, recording
+from tests.support.spans import REMOTE, UNSAMPLED, Spans, header_of, links_of, parent_of, recording
 from tests.unit.shop import OrderConfirmed, StockChanged, effects, message
 
 STOCK = StockChanged("red-7", 1)

@@ -1,4 +1,4 @@
-"""What is refused before there is a connection; everything else is in tests/integration/test_http_publisher*.py."""
+"""What is refused before there is a connection; the rest is in tests/integration/broker/test_http_publisher*.py."""
 
 from datetime import timedelta
 from importlib.metadata import version

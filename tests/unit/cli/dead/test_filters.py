@@ -7,7 +7,7 @@ import pytest
 
 from outboxkit.cli.dead.reading import REASONS, Filters, is_number
 from outboxkit.operators.deadletters import Selection
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 

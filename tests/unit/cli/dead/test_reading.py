@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from outboxkit.cli.dead import reading
 from outboxkit.operators import deadletters
-from tests.integration.dead_rows import buried, dead, fill
+from tests.integration.operators.dead_rows import buried, dead, fill
 from tests.unit.cli.conftest import Run
 
 

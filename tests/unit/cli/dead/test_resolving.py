@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from outboxkit import ids
 from outboxkit.cli.dead import resolving
 from outboxkit.operators.deadletters import DeadLetters, Resolved
-from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, waiting
+from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows, waiting
 from tests.unit.cli.conftest import Run
 
 

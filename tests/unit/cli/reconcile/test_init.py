@@ -1,4 +1,4 @@
-"""`outboxkit reconcile` on SQLite; tests/integration/test_reconcile.py has PostgreSQL."""
+"""`outboxkit reconcile` on SQLite; tests/integration/operators/test_reconcile.py has PostgreSQL."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine, insert
 
 from outboxkit import tables
 from outboxkit.runtime.urls import shown
-from tests.databases import SqliteCopies
+from tests.support.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 
 NOW = datetime.now(UTC)

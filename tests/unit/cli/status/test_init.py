@@ -1,4 +1,4 @@
-"""`outboxkit status` on SQLite; tests/integration/test_status.py has what only PostgreSQL knows."""
+"""`outboxkit status` on SQLite; tests/integration/operators/test_status.py has what only PostgreSQL knows."""
 
 import json
 import re

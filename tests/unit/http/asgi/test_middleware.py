@@ -10,7 +10,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.http import problems
 from outboxkit.http.asgi import IdempotencyMiddleware
 from outboxkit.telemetry import catalogue
-from tests.measured import measuring
+from tests.support.measured import measuring
 from tests.unit.http.asgi.conftest import Served, respond
 
 

@@ -13,7 +13,7 @@ from outboxkit.http import problems
 from outboxkit.http.fastapi import Idempotent
 from outboxkit.tables import idempotency
 from outboxkit.telemetry import catalogue
-from tests.measured import measuring
+from tests.support.measured import measuring
 from tests.unit.http.fastapi.conftest import Shop
 
 

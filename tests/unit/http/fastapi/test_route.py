@@ -15,7 +15,7 @@ from outboxkit import TransactionRequired
 from outboxkit.http import problems
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from outboxkit.telemetry import catalogue
-from tests.measured import measuring
+from tests.support.measured import measuring
 from tests.unit.http.fastapi.conftest import Order, Shop, caller
 from tests.unit.shop import effects
 

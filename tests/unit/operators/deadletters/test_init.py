@@ -1,4 +1,4 @@
-"""Dead letters: what is found and counted. tests/integration/test_deadletters.py tests what resolving does."""
+"""Dead letters, found and counted. tests/integration/operators/test_deadletters.py tests what resolving does."""
 
 import asyncio
 import getpass
@@ -12,7 +12,7 @@ from outboxkit import SchemaError
 from outboxkit.errors.wording import Count
 from outboxkit.operators.deadletters import DeadLetters, Refusal, Resolved, Selection
 from outboxkit.runtime import process
-from tests.integration.dead_rows import LONG_AGO, dead, fill, outbox_rows, waiting
+from tests.integration.operators.dead_rows import LONG_AGO, dead, fill, outbox_rows, waiting
 
 SECOND = timedelta(seconds=1)
 

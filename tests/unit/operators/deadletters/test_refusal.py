@@ -1,4 +1,4 @@
-"""Which dead letters a replay refuses. tests/integration/test_sending_back.py has one of each kind in a database."""
+"""Dead letters that a replay refuses. tests/integration/operators/test_sending_back.py has each kind in a database."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 
 from outboxkit import ids
 from outboxkit.operators.deadletters import Refusal, ReplayRules
-from tests.integration.dead_rows import buried, dead
+from tests.integration.operators.dead_rows import buried, dead
 from tests.unit.shop import NOW
 
 RULES = ReplayRules(retention=timedelta(days=2), skew=timedelta(hours=1))

@@ -1,4 +1,4 @@
-"""How pages add up. tests/integration/test_deadletters.py and test_sending_back.py test what a page does."""
+"""How pages add up. tests/integration/operators/test_deadletters.py and test_sending_back.py test what a page does."""
 
 from collections.abc import Iterable
 

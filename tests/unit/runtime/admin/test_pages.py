@@ -23,8 +23,8 @@ from outboxkit.runtime.health import Health
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.urls import ListenAddress
 from outboxkit.telemetry import scrape
-from tests.admin_client import Answered, get
-from tests.polling import eventually
+from tests.support.admin_client import Answered, get
+from tests.support.polling import eventually
 
 FREE = {"admin_port": "0"}
 FINE = Health("relay", publishing=1.0, without_turn=2.0, servers={"broker": None})

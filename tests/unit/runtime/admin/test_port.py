@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from outboxkit.runtime.admin import port as module
 from outboxkit.runtime.admin.port import MAX_CONNECTIONS, AdminPort, Page, text_page
 from outboxkit.runtime.urls import ListenAddress
-from tests.admin_client import connect, get, parsed, read, send
-from tests.night import by_night
+from tests.support.admin_client import connect, get, parsed, read, send
+from tests.support.night import by_night
 
 REQUEST = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = b"x" * 32 * 1024 * 1024

@@ -12,7 +12,7 @@ import pytest
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.operators.doctor.broker import management
 from outboxkit.operators.doctor.broker.management import Management
-from tests.polling import eventually_async
+from tests.support.polling import eventually_async
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DATE = b"Date: Sun, 01 Mar 2026 12:00:00 GMT\r\n"

@@ -1,0 +1,188 @@
+"""A relay and handlers in one process with no broker between, on PostgreSQL and on SQLite."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, Reject, inbox_handler, outbox, tables
+from outboxkit.brokers import Verdict
+from outboxkit.brokers.direct import DirectPublisher
+from outboxkit.inbox import handler_of
+from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
+from outboxkit.relay import Drained, Relay, RelayPolicy
+from outboxkit.runtime import compose, process, settings
+from tests.integration.consumer.running_consumer import Billed, Ordered
+from tests.integration.relay.recording import QUICK, running
+from tests.support.polling import eventually_async
+
+MILLISECOND = timedelta(milliseconds=1)
+BRIEF = RelayPolicy(max_attempts=3, backoffs={Verdict.REJECTED: QUICK})
+
+
+@inbox_handler("Bill")
+async def bill(session: AsyncSession, event: Ordered) -> None:
+    await session.execute(text("INSERT INTO done VALUES ('billed', :number)"), {"number": event.number})
+    outbox.add(session, Billed(event.number), key="bills")
+
+
+@inbox_handler("File")
+def file(session: Session, event: Billed, message: Message) -> None:
+    session.execute(text("INSERT INTO done VALUES (:caused, :number)"), {"caused": "filed", "number": event.number})
+    assert message.causation_id is not None
+
+
+@pytest.fixture(autouse=True)
+def _done(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE done (what TEXT, number INTEGER)"))
+
+
+def add(engine: Engine, *numbers: int, **options: Any) -> None:
+    with Session(engine) as session, session.begin():
+        for number in numbers:
+            outbox.add(session, Ordered(number), **options)
+
+
+def done(engine: Engine) -> list[tuple[str, int]]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text("SELECT what, number FROM done"))]
+
+
+def counted(engine: Engine) -> list[int]:
+    """Messages that wait, that were handled, and that were given up."""
+    with engine.connect() as connection:
+        every = (tables.outbox, tables.inbox, tables.dead_letter)
+        return [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in every]
+
+
+@pytest.fixture
+async def relay_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    engine = process.relay_engine(database_url, publish_timeout=timedelta(seconds=20))
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+def made(relay_engine: AsyncEngine, async_engine: AsyncEngine) -> Callable[..., Relay]:
+    """Makes relays that hand messages to these functions."""
+
+    def make(*functions: Callable[..., Any], **options: Any) -> Relay:
+        publisher = DirectPublisher(async_engine, [handler_of(each) for each in functions], **options)
+        return Relay(relay_engine, publisher, policy=BRIEF, poll_interval=5 * MILLISECOND)
+
+    return make
+
+
+async def drained(relay: Relay) -> Drained:
+    return await relay.drain(asyncio.Event())
+
+
+async def test_what_handlers_add_is_handled_too_in_the_order_of_its_key(engine: Engine, made: Callable[..., Relay]):
+    add(engine, *range(40))
+    summary = await drained(made(bill, file))
+    assert (summary.published, summary.is_complete) == (80, True)
+    assert Counter(done(engine)) == Counter((what, number) for what in ("billed", "filed") for number in range(40))
+    in_order = [[number for each, number in done(engine) if each == what] for what in ("billed", "filed")]
+    assert in_order[0] == in_order[1]
+    assert counted(engine) == [0, 80, 0]
+
+
+async def test_a_failure_is_tried_again_and_what_succeeded_is_not(engine: Engine, made: Callable[..., Relay]):
+    attempts = Counter[int]()
+
+    @inbox_handler("Flaky")
+    def flaky(session: Session, event: Ordered) -> None:
+        attempts[event.number] += 1
+        session.execute(text("INSERT INTO done VALUES ('flaky', :number)"), {"number": event.number})
+        if attempts[event.number] < 3:
+            raise RuntimeError("not yet")
+
+    add(engine, 1, 2)
+    async with running(made(flaky, bill, file)):
+        await eventually_async(lambda: asyncio.sleep(0, counted(engine)), lambda found: found == [0, 6, 0])
+    assert attempts == {1: 3, 2: 3}
+    assert sorted(done(engine)) == sorted((what, n) for what in ("flaky", "billed", "filed") for n in (1, 2))
+
+
+async def test_what_fails_again_and_again_is_a_dead_letter_and_can_be_replayed(
+    engine: Engine, async_engine: AsyncEngine, made: Callable[..., Relay]
+):
+    @inbox_handler("Broken")
+    def broken(session: Session, event: Ordered) -> None:
+        raise RuntimeError("never")
+
+    @inbox_handler("Broken")
+    def repaired(session: Session, event: Ordered) -> None:
+        session.execute(text("INSERT INTO done VALUES ('repaired', :number)"), {"number": event.number})
+
+    add(engine, 1, 2, key="order-1")
+    async with running(made(bill, broken, file)):
+        await eventually_async(lambda: asyncio.sleep(0, counted(engine)), lambda found: found == [1, 2, 1])
+    with engine.connect() as connection:
+        letter = connection.execute(select(tables.dead_letter)).one()
+    assert (letter.side, letter.reason, letter.attempts, letter.parked) == ("outbox", "rejected", 3, True)
+    assert letter.error == "rejected: Broken: RuntimeError: never"
+    assert done(engine) == [("billed", 1), ("filed", 1)]
+
+    await DeadLetters(async_engine).replay(Selection(), asyncio.Event(), Resolved())
+    await drained(made(bill, repaired, file))
+    handled = [(what, number) for number in (1, 2) for what in ("billed", "repaired", "filed")]
+    assert Counter(done(engine)) == Counter(handled)
+    assert counted(engine) == [0, 6, 1]
+
+
+async def test_what_was_handled_but_not_settled_is_a_duplicate(engine: Engine, async_engine: AsyncEngine):
+    add(engine, 1)
+    with engine.connect() as connection:
+        row = connection.execute(select(tables.outbox)).one()
+    message = Message(row.message_id, row.type, row.payload)
+    publisher = DirectPublisher(async_engine, [handler_of(bill)])
+    for _ in range(2):
+        (receipt,) = await publisher.publish([message])
+        assert receipt.verdict is Verdict.CONFIRMED
+    await publisher.close()
+    assert done(engine) == [("billed", 1)]
+
+
+async def test_a_type_that_nobody_takes_waits_as_for_a_queue(engine: Engine, made: Callable[..., Relay]):
+    add(engine, 1)
+    summary = await drained(made(file))
+    assert summary.failed == {"Ordered": (1, "unroutable: no handler here takes 'Ordered'")}
+    assert counted(engine) == [1, 0, 0]
+
+
+async def test_a_relay_of_settings_works_with_it_on_either_database(
+    engine: Engine, async_engine: AsyncEngine, database_url: str
+):
+    chosen = settings.load({"database_url": database_url})
+    add(engine, 1)
+    publisher = DirectPublisher(async_engine, [handler_of(bill), handler_of(file)])
+    async with compose.relay(chosen, publisher=publisher) as relay:
+        assert (await drained(relay)).published == 2
+    assert counted(engine) == [0, 2, 0]
+
+
+async def test_what_there_was_no_time_for_comes_with_a_later_batch(engine: Engine, made: Callable[..., Relay]):
+    limit = timedelta(seconds=1)
+
+    @inbox_handler("Blocks")
+    def blocks(session: Session, event: Ordered) -> None:
+        session.execute(text("INSERT INTO done VALUES ('blocked', :number)"), {"number": event.number})
+        if event.number % 5 == 0:
+            time.sleep(limit.total_seconds() * 1.1)  # whatever is behind it in its batch has to wait
+            raise Reject("too long")
+
+    add(engine, *range(1, 13))
+    add(engine, *range(13, 19), key="one")
+    async with running(made(blocks, timeout=limit)):
+        await eventually_async(lambda: asyncio.sleep(0, counted(engine)), lambda found: found == [3, 12, 3])
+    assert [number for _, number in done(engine) if number > 12] == [13, 14]
+    assert sorted(number for _, number in done(engine)) == [n for n in range(1, 15) if n % 5]

@@ -1,0 +1,297 @@
+"""The HTTP publisher at a destination that is slow, drops connections or is somebody else; order and concurrency."""
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outboxkit import BrokerUnavailable, Message
+from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers.http import HttpPublisher
+from tests.support.http_destination import DROP, Call, Destination, Say, ok, say
+from tests.support.night import by_night
+
+SHORT = timedelta(seconds=1)
+"""Enough for what a machine under load does at once, and not too long for what never happens."""
+
+
+@pytest.fixture
+async def destination() -> AsyncIterator[Destination]:
+    async with Destination() as made:
+        yield made
+
+
+def made(id_: object, **more: Any) -> Message:
+    return Message(**{"id": str(id_), "type": "ChargeCard", "payload": b"{}", **more})
+
+
+async def publish(publisher: HttpPublisher, *messages: Message) -> list[Receipt]:
+    await publisher.connect()
+    return list(await publisher.publish(messages))
+
+
+def verdicts(receipts: list[Receipt]) -> list[str]:
+    return [str(receipt.verdict) for receipt in receipts]
+
+
+class Barrier:
+    """Answers nobody before so many are waiting."""
+
+    def __init__(self, count: int) -> None:
+        self.barrier = asyncio.Barrier(count)
+
+    async def __call__(self, _: Call) -> Say:
+        await self.barrier.wait()
+        return say()
+
+
+async def test_as_many_at_once_as_were_asked_for_on_connections_that_stay(destination: Destination):
+    destination.answer = Barrier(4)
+    publisher = HttpPublisher(destination.url, concurrency=4)
+    for _ in range(3):
+        assert set(verdicts(await publish(publisher, *map(made, range(40))))) == {"confirmed"}
+    assert (destination.most_at_once, destination.connections, len(destination.calls)) == (4, 4, 120)
+    await publisher.close()
+
+
+async def test_a_key_is_one_after_the_other_and_a_failure_holds_the_rest_of_it(destination: Destination):
+    busy: set[str] = set()
+
+    async def answer(call: Call) -> Say:
+        key = call.header("outboxkit-key") or str(call.key)
+        assert key not in busy, "two of a key at once"
+        busy.add(key)
+        await asyncio.sleep(0.001)
+        busy.remove(key)
+        return say(500 if call.key == "8" else 200)
+
+    destination.answer = answer
+    batch = [made(number, key=f"key-{number % 4}" if number % 5 else None) for number in range(60)]
+    publisher = HttpPublisher(destination.url)
+    receipts = await publish(publisher, *batch)
+    await publisher.close()
+    for number, receipt in enumerate(receipts):
+        behind = number > 8 and number % 4 == 0 and number % 5
+        assert receipt.verdict == ("rejected" if number == 8 else "not sent" if behind else "confirmed"), number
+    came: dict[str | None, list[int]] = defaultdict(list)
+    for call in destination.calls:
+        came[call.header("outboxkit-key")].append(int(str(call.key)))
+    came.pop(None)
+    assert len(came) == 4
+    assert all(numbers == sorted(numbers) for numbers in came.values())
+    assert destination.most_at_once > 1
+
+
+async def test_a_postponed_message_and_a_lost_one_hold_their_keys_as_well(destination: Destination):
+    destination.answer = lambda call: {"1": say(503), "3": DROP}.get(str(call.key), say())
+    publisher = HttpPublisher(destination.url)
+    batch = [made(1, key="a"), made(2, key="a"), made(3, key="b"), made(4, key="b"), made(5, key="c")]
+    assert verdicts(await publish(publisher, *batch)) == ["postponed", "not sent", "rejected", "not sent", "confirmed"]
+    await publisher.close()
+    assert sorted(map(str, destination.keys)) == ["1", "3", "5"]
+
+
+async def never(_: Call) -> Say:
+    await asyncio.Event().wait()
+    return DROP
+
+
+async def test_who_answers_nobody_blames_nobody(destination: Destination):
+    destination.answer = never
+    publisher = HttpPublisher(destination.url, timeout=SHORT, concurrency=2)
+    receipts = await publish(publisher, *map(made, range(5)))
+    assert verdicts(receipts) == ["unknown", "unknown", "not sent", "not sent", "not sent"]
+    assert "time was up after 1 s" in str(receipts[0].reason)
+    assert [receipt.reason for receipt in receipts[2:]] == ["there was no time left to send it"] * 3
+    destination.answer = lambda _: DROP
+    assert set(verdicts(await publish(publisher, *map(made, range(5))))) == {"unknown"}
+    await publisher.close()
+
+
+async def test_a_message_that_gets_no_answer_is_to_blame_where_others_do(destination: Destination):
+    async def answer(call: Call) -> Say:
+        return await never(call) if call.key in ("0", "1") else say(500)
+
+    destination.answer = answer
+    publisher = HttpPublisher(destination.url, timeout=SHORT, concurrency=2)
+    batch = [*map(made, range(4))]
+    assert verdicts(await publish(publisher, *batch)) == ["unknown", "unknown", "not sent", "not sent"], (
+        "they take every request"
+    )
+    assert verdicts(await publish(publisher, *batch)) == ["rejected"] * 4, "the second time they go last"
+    assert {"2", "3"} <= set(destination.keys)
+    await publisher.close()
+
+
+async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(destination: Destination):
+    slow = timedelta(seconds=2)
+
+    async def answer(_: Call) -> Say:
+        await asyncio.sleep(1.2)
+        return say()
+
+    destination.answer = answer
+    publisher = HttpPublisher(destination.url, timeout=slow, concurrency=1)
+    assert verdicts(await publish(publisher, *map(made, range(3)))) == ["confirmed", "confirmed", "not sent"]
+    await publisher.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345", hang_up=True),
+            "200 OK, but the connection was lost",
+        ),
+        (Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"), "200 OK, but time was up after 1 s"),
+        (replace(say(200, b"1" * 100), drip=0.02), "200 OK, but time was up after 1 s"),
+        (Say(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\n12345"), "500 Internal Server Error"),
+        (Say(b"HTTP/1.1 400 No\r\ncontent-length: 10\r\n\r\n12345", hang_up=True), "400 Bad Request"),
+    ],
+)
+async def test_half_an_answer_is_none_but_its_status_counts(destination: Destination, said: Say, reason: str):
+    destination.answer = lambda _: said
+    publisher = HttpPublisher(destination.url, timeout=SHORT)
+    (receipt,) = await publish(publisher, made(1))
+    await publisher.close()
+    assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, reason.startswith("400"))
+    assert str(receipt.reason).startswith(reason)
+
+
+async def test_connections_that_the_server_closed_while_idle_cost_nothing(destination: Destination):
+    publisher = HttpPublisher(destination.url, concurrency=3)
+    for number in range(5):
+        assert verdicts(await publish(publisher, *map(made, range(3)))) == ["confirmed"] * 3, number
+        destination.hang_up()
+    await publisher.close()
+    assert Counter(destination.keys) == {"0": 5, "1": 5, "2": 5}
+
+
+async def test_a_connection_that_ends_under_a_request_is_tried_anew_once(destination: Destination):
+    """As where the server closes an idle one at the moment at which the next request leaves."""
+    seen: Counter[int] = Counter()
+
+    def answer(call: Call) -> Say:
+        seen[call.connection] += 1
+        return say() if seen[call.connection] == 1 else DROP
+
+    destination.answer = answer
+    publisher = HttpPublisher(destination.url, concurrency=1)
+    assert verdicts(await publish(publisher, *map(made, range(4)))) == ["confirmed"] * 4
+    assert destination.keys == ["0", "1", "1", "2", "2", "3", "3"], "under the same key"
+    destination.answer = lambda _: DROP
+    destination.calls.clear()
+    assert verdicts(await publish(publisher, made("a"))) == ["unknown"]
+    assert destination.keys == ["a", "a"], "once on the old connection, once on a new one, and that was it"
+    assert verdicts(await publish(publisher, made("b"))) == ["unknown"]
+    assert destination.keys == ["a", "a", "b"], "a new connection that is lost is not tried anew"
+    await publisher.close()
+
+
+async def test_an_answer_lost_behind_a_call_is_asked_for_again_under_its_key(destination: Destination):
+    charged: Counter[str | None] = Counter()
+
+    def answer(call: Call) -> Say:
+        charged[call.key] += call.key not in charged
+        return DROP if destination.keys.count(call.key) == 1 else say(200, b'{"charged":true}')
+
+    destination.answer = answer
+    publisher = HttpPublisher(destination.url)
+    assert verdicts(await publish(publisher, made(1), made(2))) == ["unknown", "unknown"]
+    receipts = await publish(publisher, made(1), made(2))
+    await publisher.close()
+    assert [receipt.answer and receipt.answer.payload for receipt in receipts] == [b'{"charged":true}'] * 2
+    assert set(charged.values()) == {1}
+
+
+async def test_who_goes_away_in_the_middle_of_a_batch(destination: Destination):
+    async def answer(call: Call) -> Say:
+        if call.key == "2":
+            assert destination._server is not None
+            destination._server.close()
+            return say(hang_up=True)
+        return say()
+
+    destination.answer = answer
+    publisher = HttpPublisher(destination.url, concurrency=1)
+    receipts = await publish(publisher, *map(made, range(6)))
+    assert verdicts(receipts) == ["confirmed"] * 3 + ["unknown", "not sent", "not sent"]
+    with pytest.raises(BrokerUnavailable):
+        await publish(publisher, made(3))
+    await publisher.close()
+
+
+MESSAGES = by_night(2000, else_=300)
+
+
+async def test_every_message_gets_through_to_a_server_that_fails_at_random(destination: Destination):
+    chance = random.Random(5)
+    taken: Counter[str | None] = Counter()
+
+    async def answer(call: Call) -> Say:
+        fate = chance.random()
+        if fate < 0.06:
+            return DROP
+        if fate < 0.24:
+            return say(chance.choice([409, 429, 500, 503]))
+        taken[call.key] += 1
+        return DROP if fate < 0.3 else say()
+
+    destination.answer = answer
+    publisher = HttpPublisher(destination.url)
+    left = {str(number): made(number, key=f"key-{number % 50}") for number in range(MESSAGES)}
+    last: dict[str | None, int] = {}
+    for _ in range(MESSAGES):
+        if not left:
+            break
+        batch = list(left.values())[:64]
+        for message, receipt in zip(batch, await publish(publisher, *batch), strict=True):
+            assert not receipt.final
+            if receipt.verdict is Verdict.CONFIRMED:
+                assert last.get(message.key, -1) < int(message.id)
+                last[message.key] = int(message.id)
+                del left[message.id]
+    await publisher.close()
+    assert not left
+    assert set(taken) == {str(number) for number in range(MESSAGES)}
+    assert {call.header("outboxkit-key") for call in destination.calls} == {f"key-{number}" for number in range(50)}
+    first_taken = defaultdict(list)
+    for key in taken:
+        first_taken[int(str(key)) % 50].append(int(str(key)))
+    assert all(numbers == sorted(numbers) for numbers in first_taken.values()), "each key kept its order"
+
+
+async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: Destination):
+    destination.answer = never
+    publisher = HttpPublisher(destination.url)
+    await publisher.connect()
+    publishing = asyncio.create_task(publisher.publish([made(1), made(2)]))
+    while destination.open_now < 2:
+        await asyncio.sleep(0.01)
+    publishing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    destination.answer = ok
+    assert verdicts(await publish(publisher, made(1))) == ["confirmed"]
+    await publisher.close()
+
+
+async def test_one_id_twice_in_a_batch_is_two_calls(destination: Destination):
+    """That the second one is a repetition is for the other end to say: it has the key."""
+    publisher = HttpPublisher(destination.url)
+    assert verdicts(await publish(publisher, made(1), made(2), made(1))) == ["confirmed"] * 3
+    assert sorted(map(str, destination.keys)) == ["1", "1", "2"]
+    await publisher.close()
+
+
+async def test_a_sender_that_is_refused_again_behind_a_confirmed_message_hears_of_that(destination: Destination):
+    publisher = HttpPublisher(destination.url, concurrency=1)
+    destination.answer = lambda call: say(200 if call.key == "2" else 401)
+    await publish(publisher, made(1))
+    assert verdicts(await publish(publisher, made(2), made(3)))[0] == "confirmed"
+    await publisher.close()

@@ -1,0 +1,194 @@
+"""A broker's own limits: how often it delivers a message, and how much memory it has."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from outboxkit import BrokerUnavailable, Message
+from outboxkit.brokers.rabbitmq import RabbitSubscriber, retries
+from tests.servers import OwnServer
+from tests.support.delays import DELAYS, DELAYS_TEXT, WAITING
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually, eventually_async
+
+
+@pytest.fixture
+def client(own_rabbitmq: OwnServer) -> Iterator[PlainClient]:
+    made = PlainClient(own_rabbitmq.url)
+    yield made
+    made.clean_up(DELAYS_TEXT.split(","))
+
+
+def subscriber_of(client: PlainClient, timeout: float = 10, prefetch: int = 64) -> RabbitSubscriber:
+    return RabbitSubscriber(
+        client.url,
+        client.queue,
+        exchange=client.exchange,
+        topics=["orders.eu"],
+        delays=DELAYS,
+        prefetch=prefetch,
+        timeout=timedelta(seconds=timeout),
+    )
+
+
+def publish(client: PlainClient, *ids: str) -> None:
+    for id_ in ids:
+        client.publish(b"{}", topic="orders.eu", message_id=id_, type="OrderConfirmed", headers={"a": 1})
+
+
+@pytest.fixture
+def limited(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[None]:
+    """A policy that lets a message come back twice."""
+    name, definition = client.queue, '{"delivery-limit": 2}'
+    own_rabbitmq.execute("rabbitmqctl", "set_policy", name, f"^{name}$", definition, "--apply-to", "queues")
+    yield
+    own_rabbitmq.execute("rabbitmqctl", "clear_policy", name)
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["pushed", "asked"])
+async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None, client: PlainClient, wait: bool):
+    subscriber = subscriber_of(client)
+    await subscriber.connect()
+    publish(client, "poison")
+    counts = []
+    for _ in range(3):
+        delivery = await subscriber.receive(wait=wait)
+        assert delivery is not None
+        counts.append(delivery.redeliveries)
+        assert not delivery.dropped
+        await delivery.requeue()
+    assert counts == [0, 1, 2]
+    await eventually_async(lambda: arrived(client, f"{client.queue}.dead"))
+    dropped = await subscriber.receive(wait=wait)
+    assert dropped is not None
+    assert (dropped.dropped, dropped.redeliveries) == (True, 0)
+    assert dropped.message == Message(
+        id="poison", type="OrderConfirmed", payload=b"{}", topic="orders.eu", headers={"a": 1}
+    )
+    await dropped.requeue_fresh()
+    again = await subscriber.receive()
+    assert again is not None
+    assert (again.dropped, again.message) == (True, dropped.message)
+    await again.ack()
+    await subscriber.close()
+    assert (client.depth(), client.depth(f"{client.queue}.dead")) == (0, 0)
+
+
+async def arrived(client: PlainClient, queue: str) -> bool:
+    """Whether the broker has moved something there, or it has been pushed on already."""
+    return await asyncio.to_thread(lambda: client.depth(queue) > 0 or client.consumers(queue) > 0)
+
+
+async def test_a_renewed_message_outlives_the_delivery_limit(limited: None, client: PlainClient):
+    subscriber = subscriber_of(client)
+    await subscriber.connect()
+    publish(client, "innocent")
+    for _ in range(6):
+        delivery = await subscriber.receive()
+        assert delivery is not None
+        assert not delivery.dropped
+        await (delivery.requeue_fresh() if delivery.redeliveries == 2 else delivery.requeue())
+    await subscriber.close()
+    assert eventually(client.depth, lambda depth: depth == 1) == 1
+
+
+async def test_while_the_broker_is_short_of_memory_only_what_is_to_be_copied_waits(
+    own_rabbitmq: OwnServer, client: PlainClient
+):
+    subscriber = subscriber_of(client, timeout=1, prefetch=2)
+    await subscriber.connect()
+    publish(client, *"12345")
+    first, second = await subscriber.receive(), await subscriber.receive()
+    assert first is not None
+    assert second is not None
+    await first.retry()
+    ctl = "rabbitmqctl"
+    await asyncio.to_thread(own_rabbitmq.execute, ctl, "set_vm_memory_high_watermark", "0.000001")
+    try:
+        retrying = asyncio.create_task(second.retry())
+        for _ in range(4):  # each but the first is pushed only when the broker has heard the ack of one before
+            delivery = await asyncio.wait_for(subscriber.receive(), 30)
+            assert delivery is not None
+            await delivery.ack()
+        await subscriber.connect()
+        await asyncio.wait((retrying,), timeout=1.5)
+        assert not retrying.done(), "longer than its limit"
+    finally:
+        await asyncio.to_thread(own_rabbitmq.execute, ctl, "set_vm_memory_high_watermark", "0.6")
+    await retrying
+    again = await subscriber.receive()
+    assert again is not None
+    assert isinstance(again.message, Message)
+    assert (again.message.id, again.delivery_headers.attempt, again.redeliveries) == ("2", 2, 0)
+    await again.ack()
+    await subscriber.close()
+
+
+LATER = DELAYS[-1]
+
+
+@pytest.fixture
+def full(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[str]:
+    """A retry queue that takes hardly anything, by policy; its name."""
+    name, step, ctl = client.queue, WAITING[-1], "rabbitmqctl"
+    own_rabbitmq.execute(ctl, "set_policy", name, f"^{step}$", '{"max-length": 1}', "--apply-to", "queues")
+    yield step
+    own_rabbitmq.execute(ctl, "clear_policy", name)
+
+
+async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asyncio.Task[timedelta]"]]:
+    """How many copies the queue took, and the three retries that wait."""
+    started: list[asyncio.Task[timedelta]] = []
+    waiting: list[asyncio.Task[timedelta]] = []
+    while len(waiting) < 3:
+        delivery = await subscriber.receive()
+        assert delivery is not None
+        started.append(asyncio.create_task(delivery.retry(LATER)))
+        await asyncio.wait(started[-1:], timeout=0.7)
+        waiting = [retry for retry in started if not retry.done()]
+    return len(started) - len(waiting), waiting
+
+
+async def test_a_retry_queue_that_is_full_is_waited_for_and_told_once(
+    full: str, client: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(retries, "RECONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
+    subscriber = subscriber_of(client)
+    with capture_logs() as said:
+        await subscriber.connect()
+        publish(client, *"123456789")
+        took, waiting = await retry_until_full(subscriber)
+        assert [line["event"] for line in said if "full" in line] == ["a queue takes no copies, waiting"]
+        taken = []
+        while len(taken) < took + 3:
+            found = await eventually_async(lambda: asyncio.to_thread(client.take, full))
+            assert found is not None
+            taken.append((found.properties.message_id, found.properties.headers["outboxkit-attempt"]))
+        assert await asyncio.gather(*waiting) == [LATER] * 3
+        assert sorted(taken) == [(id_, 2) for id_ in "123456789"[: took + 3]]
+        await subscriber.connect()
+        assert subscriber._channel is not None
+        assert not subscriber._channel.lost
+        await subscriber.close()
+    await eventually_async(lambda: asyncio.to_thread(client.depth), lambda depth: depth == 9 - took - 3)
+    assert client.depth(full) == 0
+
+
+async def test_a_stop_does_not_wait_for_a_full_retry_queue(full: str, client: PlainClient):
+    subscriber = subscriber_of(client)
+    await subscriber.connect()
+    publish(client, *"123456789")
+    running = await subscriber.receive()
+    assert running is not None
+    took, waiting = await retry_until_full(subscriber)
+    await subscriber.stop_receiving()
+    for retry in waiting:
+        with pytest.raises(BrokerUnavailable, match="nacked by the broker"):
+            await retry
+    await running.ack()
+    await subscriber.close()
+    assert eventually(client.depth, lambda depth: depth == 9 - 1 - took) == 9 - 1 - took

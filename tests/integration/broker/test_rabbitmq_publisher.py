@@ -1,0 +1,289 @@
+"""What the publisher puts on the wire, read by a client that knows nothing of outboxkit; and its receipts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from outboxkit import BrokerUnavailable, Message, ids
+from outboxkit.brokers import Verdict
+from outboxkit.brokers.rabbitmq import RabbitPublisher, connection
+from outboxkit.errors import BrokerRefused
+from tests.servers.ports import free_ports
+from tests.support.plain_client import QUORUM, PlainClient
+from tests.support.polling import eventually_async
+from tests.support.tcp_proxy import TcpProxy
+
+CLASSIC = {"x-queue-type": "classic"}
+"""Such a queue adds no header of its own."""
+CREATED = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+@pytest.fixture
+async def publisher(broker: PlainClient) -> AsyncIterator[RabbitPublisher]:
+    made = RabbitPublisher(broker.url, exchange=broker.exchange, app_id="shop")
+    await made.connect()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def proxy(broker: PlainClient) -> AsyncIterator[TcpProxy]:
+    target = make_url(broker.url)
+    made = TcpProxy(target.host or "localhost", target.port or 5672)
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+async def test_every_property_is_on_the_wire_as_designed(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("orders.confirmed", arguments=CLASSIC)
+    message = Message(
+        id=ids.new(),
+        type="OrderConfirmed",
+        payload='{"name":"Zoë"}'.encode(),
+        key="order-7",
+        topic="orders.confirmed",
+        headers={"tenant": "a", "number": 5, "on": True, "none": None, "traceparent": "00-1-2-01"},
+        correlation_id="story",
+        version=2,
+        causation_id="cause",
+        created_at=CREATED,
+        content_encoding="utf-8",
+    )
+    (receipt,) = await publisher.publish([message])
+    assert receipt.verdict is Verdict.CONFIRMED
+    received = broker.take()
+    assert received is not None
+    assert (received.body, received.routing_key) == ('{"name":"Zoë"}'.encode(), "orders.confirmed")
+    assert {name: value for name, value in vars(received.properties).items() if value is not None} == {
+        "message_id": message.id,
+        "type": "OrderConfirmed",
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "timestamp": int(CREATED.timestamp()),
+        "correlation_id": "story",
+        "app_id": "shop",
+        "delivery_mode": 2,
+        "headers": {
+            "tenant": "a",
+            "number": 5,
+            "on": True,
+            "none": None,
+            "traceparent": "00-1-2-01",
+            "outboxkit-key": "order-7",
+            "outboxkit-causation-id": "cause",
+            "outboxkit-version": 2,
+        },
+    }
+
+
+async def test_the_type_is_the_routing_key_without_a_topic(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    await publisher.publish([made("1")])
+    received = broker.take()
+    assert received is not None
+    assert received.routing_key == "OrderConfirmed"
+    assert received.properties.headers in (None, {})
+
+
+async def test_a_message_without_a_queue_is_unroutable(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed")
+    receipts = await publisher.publish([made("1"), made("2", topic="nowhere"), made("3")])
+    assert verdicts(receipts) == ["confirmed", "unroutable", "confirmed"]
+    assert "'nowhere'" in str(receipts[1].reason)
+    assert [received.properties.message_id for received in broker.take_all()] == ["1", "3"]
+
+
+@pytest.mark.parametrize("topics", [("nowhere", "OrderConfirmed"), ("OrderConfirmed", "nowhere")])
+async def test_a_return_is_not_taken_for_that_of_another_message_with_the_same_id(
+    publisher: RabbitPublisher, broker: PlainClient, topics: tuple[str, str]
+):
+    broker.bind("OrderConfirmed")
+    receipts = await publisher.publish([made("same", topic=topic) for topic in topics])
+    assert verdicts(receipts) == ["unroutable" if topic == "nowhere" else "confirmed" for topic in topics]
+    assert broker.depth() == 1
+
+
+@pytest.mark.parametrize("arguments", [QUORUM, CLASSIC], ids=["quorum", "classic"])
+async def test_a_full_queue_blames_no_message_and_takes_them_once_there_is_room(
+    publisher: RabbitPublisher, broker: PlainClient, arguments: dict[str, Any]
+):
+    broker.bind("OrderConfirmed", arguments=arguments | {"x-max-length": 2, "x-overflow": "reject-publish"})
+    broker.bind("Other", queue=f"{broker.queue}-other", arguments=CLASSIC)
+    waiting: set[str] = set()
+    for number in range(20):  # a quorum queue lets some more in before it says no
+        await publisher.connect()
+        receipts = await publisher.publish([made(str(number)), made(f"other-{number}", topic="Other")])
+        waiting |= {str(number)} if receipts[0].verdict is not Verdict.CONFIRMED else set()
+        assert receipts[0].verdict in (Verdict.CONFIRMED, Verdict.UNKNOWN, Verdict.POSTPONED)
+        assert receipts[1].verdict is Verdict.CONFIRMED, "others flow"
+    assert receipts[0].verdict is Verdict.POSTPONED
+    assert "nacked by the broker, on a new connection too: for routing key 'OrderConfirmed'" in str(receipts[0].reason)
+    arrived = {received.properties.message_id for received in broker.take_all()}
+    assert arrived | waiting == {str(number) for number in range(20)}
+
+    async def confirmed() -> bool:
+        return verdicts(await publisher.publish([made("20")])) == ["confirmed"]
+
+    await eventually_async(confirmed)
+
+
+async def test_an_exchange_deleted_in_between_blames_no_message(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed")
+    assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
+    broker.delete_exchange()
+    assert verdicts(await publisher.publish([made("2"), made("3")])) == ["unknown", "unknown"]
+    await publisher.connect()  # declares it again
+    assert verdicts(await publisher.publish([made("2")])) == ["unroutable"]
+    broker.bind("OrderConfirmed")
+    assert verdicts(await publisher.publish([made("2")])) == ["confirmed"]
+
+
+async def test_a_broker_that_does_not_answer_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):
+    broker.bind("OrderConfirmed")
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(seconds=2))
+    await publisher.connect()
+    proxy.hold_server()
+    receipts = await publisher.publish([made("1"), made("2")])
+    assert verdicts(receipts) == ["unknown", "unknown"]
+    with pytest.raises(BrokerUnavailable):
+        await publisher.publish([made("1")])
+    proxy.release()
+    await publisher.connect()
+    assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
+    await publisher.close()
+    assert sorted(received.properties.message_id for received in broker.take_all()) == ["1", "1", "2"]
+
+
+async def test_a_connection_to_a_broker_that_does_not_say_goodbye_is_closed_all_the_same(
+    broker: PlainClient, proxy: TcpProxy
+):
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    opened = await connection.connect(url, name="test", timeout=10)
+    proxy.swallow()
+    await connection.close(opened)
+    assert opened.is_closed  # else the client library closes it when it is freed, in any thread
+
+
+async def test_a_connection_lost_in_the_middle_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):
+    broker.bind("OrderConfirmed")
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange)
+    await publisher.connect()
+    proxy.hold_client()
+    publishing = asyncio.create_task(publisher.publish([made("1"), made("2")]))
+    while not proxy.held_bytes:
+        await asyncio.sleep(0.01)
+    proxy.cut()
+    assert verdicts(await publishing) == ["unknown", "unknown"]
+    await publisher.close()
+    assert broker.depth() == 0
+
+
+async def test_a_large_batch_is_confirmed_whole_and_in_order(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    batch = [made(str(number), key=f"key-{number % 100}") for number in range(10_000)]
+    assert set(verdicts(await publisher.publish(batch))) == {"confirmed"}
+    assert [received.properties.message_id for received in broker.take_all()] == [sent.id for sent in batch]
+
+
+async def test_a_new_connection_probes_each_key_before_more_of_it_leaves(
+    publisher: RabbitPublisher, broker: PlainClient
+):
+    broker.bind("other", arguments=CLASSIC)
+    batch = [made("1", key="a"), made("2", key="a", topic="other"), made("3", topic="other"), made("4", key="a")]
+    assert verdicts(await publisher.publish(batch)) == ["unroutable", "not sent", "confirmed", "not sent"]
+    assert [received.properties.message_id for received in broker.take_all()] == ["3"]
+
+
+async def test_a_queue_that_is_deleted_meanwhile_costs_order_once_at_most(
+    publisher: RabbitPublisher, broker: PlainClient
+):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    assert verdicts(await publisher.publish([made("0", key="a")])) == ["confirmed"]
+    broker.delete_queue()
+    batch = [made(str(number), key="a") for number in range(1, 4)]
+    assert verdicts(await publisher.publish(batch)) == ["unroutable"] * 3, "all were on their way"
+    for _ in range(2):
+        assert verdicts(await publisher.publish(batch)) == ["unroutable", "not sent", "not sent"]
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    assert verdicts(await publisher.publish(batch)) == ["confirmed"] * 3
+    assert [received.properties.message_id for received in broker.take_all()] == ["1", "2", "3"]
+
+
+async def test_what_follows_a_message_whose_queue_was_just_unbound_does_not_overtake_it(
+    publisher: RabbitPublisher, broker: PlainClient
+):
+    broker.bind("OrderConfirmed", "OrderShipped", arguments=CLASSIC)
+    proven = [made("0", key="a"), made("1", key="a", topic="OrderShipped")]
+    assert verdicts(await publisher.publish(proven)) == ["confirmed"] * 2
+    broker.unbind("OrderConfirmed")
+    batch = [made("2", key="a"), made("3", key="a", topic="OrderShipped"), made("4", key="b", topic="OrderShipped")]
+    assert verdicts(await publisher.publish(batch)) == ["unroutable", "not sent", "confirmed"]
+    assert [received.properties.message_id for received in broker.take_all()] == ["0", "1", "4"]
+
+
+async def test_what_cannot_be_written_is_rejected_alone(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    huge = {f"header-{number}": "x" * 1000 for number in range(200)}
+    batch = [made("1", key="a"), made("2", key="a", headers=huge), made("3", key="a"), made("4", key="b")]
+    receipts = await publisher.publish(batch)
+    assert verdicts(receipts) == ["confirmed", "rejected", "not sent", "confirmed"]
+    assert "a frame holds" in str(receipts[1].reason)
+    assert [received.properties.message_id for received in broker.take_all()] == ["1", "4"]
+
+
+async def test_the_second_broker_of_two_is_taken_where_the_first_is_away(broker: PlainClient):
+    (closed,) = free_ports(1)
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    publisher = RabbitPublisher(f"amqp://127.0.0.1:{closed}/,{broker.url}", exchange=broker.exchange)
+    await publisher.connect()
+    assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
+    await publisher.close()
+
+
+async def test_a_vhost_that_is_not_there_is_named(broker: PlainClient):
+    url = make_url(broker.url).set(database="no-such-vhost").render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange)
+    with pytest.raises(BrokerRefused, match="vhost no-such-vhost not found: is the name right"):
+        await publisher.connect()
+
+
+async def test_a_peer_that_falls_silent_is_noticed_without_a_publish(broker: PlainClient, proxy: TcpProxy):
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port, query={"heartbeat": "1"})
+    publisher = RabbitPublisher(url.render_as_string(hide_password=False), exchange=broker.exchange)
+    await publisher.connect()
+    proxy.hold_server()
+
+    async def is_gone() -> bool:
+        try:
+            await publisher.publish([])
+        except BrokerUnavailable:
+            return True
+        return False
+
+    await eventually_async(is_gone)
+    proxy.release()
+    await publisher.connect()
+    assert await publisher.publish([]) == []
+    await publisher.close()
+
+
+async def test_a_broker_that_refuses_is_away_and_its_password_is_not_shown(broker: PlainClient):
+    url = make_url(broker.url).set(password="hunter2").render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange)
+    with pytest.raises(BrokerUnavailable) as raised:
+        await publisher.connect()
+    assert "hunter2" not in str(raised.value)
+
+
+def made(id_: str, **more: Any) -> Message:
+    return Message(id=id_, type="OrderConfirmed", payload=b"{}", **more)
+
+
+def verdicts(receipts: Any) -> list[str]:
+    return [str(receipt.verdict) for receipt in receipts]

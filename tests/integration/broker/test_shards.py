@@ -1,0 +1,177 @@
+"""Shards of an ordered queue at the broker, and what refuses them."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from outboxkit import ConfigurationError, inbox
+from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove, shards
+from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
+from outboxkit.consumer import ShardedConsumer
+from outboxkit.message import Message
+from outboxkit.runtime import compose, process
+from outboxkit.runtime.settings import Settings, load
+from outboxkit.runtime.sources import Shards
+from outboxkit.tables import shard_member, sharding
+from tests.acceptance import shop
+from tests.support.delays import DELAYS
+from tests.support.plain_client import PlainClient
+
+
+def move_of(broker: PlainClient) -> ShardMove:
+    return ShardMove(broker.url, broker.exchange, ["T"], DELAYS)
+
+
+def publish(broker: PlainClient, keys: int, prefix: str = "") -> None:
+    for number in range(keys):
+        headers = {"outboxkit-key": f"k{number}"}
+        broker.publish(b"{}", topic="T", message_id=f"{prefix}{number}", type="T", headers=headers)
+
+
+def key_of(delivery: RabbitDelivery) -> str:
+    assert isinstance(delivery.message, Message)
+    return delivery.message.key or ""
+
+
+async def moved(broker: PlainClient, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
+    old = await move_of(broker).begin(before, after)
+    await move_of(broker).mark(after, old, move)
+    return old
+
+
+async def received(broker: PlainClient, queue: str, shards: Shards, *, move: int | None = None) -> set[str]:
+    subscriber = RabbitSubscriber(
+        broker.url, queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=shards
+    )
+    await subscriber.connect()
+    ids, last = set(), None
+    while (delivery := await subscriber.receive(wait=False)) is not None:
+        ids.add(getattr(delivery.message, "id", ""))
+        if last is not None:
+            await last.ack()
+        last = delivery
+    if move is not None:
+        assert subscriber.keys_left(move) == (() if last is None else (key_of(last),)), "the last one is not settled"
+    if last is not None:
+        await last.ack()
+    if move is not None:
+        assert subscriber.keys_left(move) == ()
+        assert subscriber.keys_left(move + 1) is None
+    subscriber.forget_markers(move or 0)
+    await subscriber.close()
+    return ids
+
+
+async def test_keys_are_divided_among_the_shards_and_each_stays_in_its_own(broker: PlainClient):
+    three = Shards(broker.queue, 3)
+    assert await moved(broker, Shards(broker.queue, 1), three, 1) == ()
+    publish(broker, 60)
+    first = [await received(broker, name, three) for name in three.names]
+    assert sum(map(len, first)) == 60
+    assert all(len(ids) > 5 for ids in first)
+    publish(broker, 60)
+    assert [await received(broker, name, three) for name in three.names] == first
+    assert await received(broker, broker.queue, three) == set()
+
+
+async def test_a_move_leaves_what_has_arrived_where_it_is_and_sends_the_rest_to_the_new_shards(broker: PlainClient):
+    one, three = Shards(broker.queue, 1), Shards(broker.queue, 3)
+    await move_of(broker).bind(one)
+    publish(broker, 10, "old-")
+    assert await moved(broker, one, three, 1) == (broker.queue,)
+    publish(broker, 10, "new-")
+    assert await received(broker, broker.queue, three, move=1) == {f"old-{number}" for number in range(10)}
+    assert await moved(broker, three, one, 2) == three.names
+    publish(broker, 10, "newest-")
+    assert await received(broker, broker.queue, one) == {f"newest-{number}" for number in range(10)}
+    split = [await received(broker, name, one, move=2) for name in three.names]
+    assert set().union(*split) == {f"new-{number}" for number in range(10)}
+
+
+async def test_an_old_shard_is_not_drained_while_another_consumer_holds_messages_of_it(broker: PlainClient):
+    """The broker counts one consumer of a queue with a single active one, and no message that is unacked."""
+    one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
+    await move_of(broker).bind(one)
+    options = {"exchange": broker.exchange, "topics": ["T"], "delays": DELAYS, "ordered": True, "shards": two}
+    first, second = (
+        RabbitSubscriber(broker.url, broker.queue, **options),
+        RabbitSubscriber(broker.url, broker.queue, **options),
+    )
+    await first.connect()
+    publish(broker, 3)
+    held = [await first.receive() for _ in range(3)]
+    await moved(broker, one, two, 1)
+    await second.connect()
+    assert await second.receive(wait=False) is None
+    assert first.keys_left(1) is second.keys_left(1) is None
+    await first.close()
+    ids = []
+    while (delivery := await second.receive(wait=False)) is not None:
+        ids.append(getattr(delivery.message, "id", ""))
+        await delivery.ack()
+    assert ids == [getattr(each.message, "id", "") for each in held if each is not None]
+    assert second.keys_left(1) == ()
+    await second.close()
+
+
+async def test_a_consumer_that_connects_again_binds_nothing(broker: PlainClient):
+    one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
+    await move_of(broker).bind(two)
+    await moved(broker, two, one, 1)
+    assert await received(broker, two.names[0], two) == set()
+    publish(broker, 8)
+    assert await received(broker, two.names[0], two) == await received(broker, two.names[1], two) == set()
+    assert len(await received(broker, broker.queue, one)) == 8
+
+
+async def test_a_broker_without_the_exchange_is_told_which_plugin_to_enable(
+    broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shards, "KIND", "x-not-there")
+    with pytest.raises(ConfigurationError, match="rabbitmq-plugins enable rabbitmq_consistent_hash_exchange"):
+        await move_of(broker).prepare(Shards(broker.queue, 1), Shards(broker.queue, 2))
+    assert not broker.has_queue(broker.queue)
+
+
+async def test_a_queue_of_another_kind_is_refused_and_nothing_is_left_behind(broker: PlainClient, postgresql_url: str):
+    """Neither exchange nor queues at the broker, nor a change in the tables that others would have to finish."""
+    queue = RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS)
+    await queue.connect()
+    await queue.close()
+    engine = process.engine(postgresql_url, name="test")
+    move = move_of(broker)
+    sharded = ShardedConsumer(
+        *(engine, Shards(broker.queue, 2), lambda _: pytest.fail("nothing is consumed"), move),
+        handlers=[],
+        settle=timedelta(0),
+    )
+    with pytest.raises(ConfigurationError, match="with other arguments"):
+        await sharded.run(asyncio.Event())
+    async with engine.connect() as connection:
+        assert (await connection.execute(select(sharding))).all() == []
+        assert (await connection.execute(select(shard_member))).all() == []
+    await engine.dispose()
+    assert not broker.has_exchange(f"{broker.queue}.2")
+    assert not any(map(broker.has_queue, Shards(broker.queue, 2).names))
+
+
+def settings_of(broker: PlainClient, **options: object) -> Settings:
+    urls = {"database_url": "postgresql://localhost/nothing", "broker_url": broker.url}
+    return load(urls | {"queue": "steps", "ordered": True, "shards": 2} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ordered": False}, "Add --ordered"),
+        ({"queue": "steps,others"}, "one is accepted with shards"),
+        ({"declare": False}, "shards have to be declared"),
+        ({"queue": "q" * 195}, "194 are accepted"),
+    ],
+)
+async def test_settings_that_contradict_shards_are_refused(broker: PlainClient, options: dict[str, object], said: str):
+    with pytest.raises(ConfigurationError, match=said):
+        async with compose.consumer(settings_of(broker, **options), inbox.handlers_in([shop])):
+            pass

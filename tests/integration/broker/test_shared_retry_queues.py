@@ -1,0 +1,157 @@
+"""Retry queues that all queues of a virtual host share: whose copies come back to whom, and what may hold them up."""
+
+import asyncio
+import json
+import re
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+from structlog.testing import capture_logs
+
+from outboxkit import BrokerRefused
+from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
+from outboxkit.brokers.rabbitmq.topology import UNROUTABLE
+from tests.servers import OwnServer
+from tests.support.delays import DELAYS, DELAYS_TEXT, WAITING
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+WINDOW = 32
+"""Copies that RabbitMQ hands on from a queue before one of them is confirmed."""
+
+
+@pytest.fixture
+def other(broker: PlainClient) -> Iterator[PlainClient]:
+    made = PlainClient(broker.url)
+    yield made
+    made.clean_up(DELAYS_TEXT.split(","))
+
+
+@asynccontextmanager
+async def subscriber_of(broker: PlainClient, *, url: str | None = None) -> AsyncIterator[RabbitSubscriber]:
+    made = RabbitSubscriber(url or broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS)
+    await made.connect()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def publish(broker: PlainClient, *ids: str) -> None:
+    for id_ in ids:
+        broker.publish(b"{}", topic="T", message_id=id_, type="T")
+
+
+async def received(subscriber: RabbitSubscriber) -> RabbitDelivery:
+    delivery = await asyncio.wait_for(subscriber.receive(), 60)
+    assert delivery is not None
+    return delivery
+
+
+async def test_a_queue_is_two_queues_and_its_copies_come_back_to_it_alone(broker: PlainClient, other: PlainClient):
+    async with subscriber_of(broker) as one, subscriber_of(other) as two:
+        publish(broker, "one")
+        publish(other, "two")
+        for subscriber in (one, two):
+            await (await received(subscriber)).retry()
+            assert await subscriber.postponed() == 1
+        for subscriber, id_ in ((one, "one"), (two, "two")):
+            again = await received(subscriber)
+            assert (again.raw.properties.message_id, again.delivery_headers.attempt) == (id_, 2)
+            assert again.topic == "T"
+            assert await subscriber.postponed() == 0
+            await again.ack()
+    assert not any(broker.has_queue(f"{broker.queue}.retry.{step}") for step in DELAYS_TEXT.split(","))
+    assert [broker.depth(), other.depth()] == [0, 0]
+
+
+async def test_copies_of_a_deleted_queue_are_kept_and_hold_up_no_other_queue(broker: PlainClient, other: PlainClient):
+    ids = {str(number) for number in range(WINDOW + 8)}
+    async with subscriber_of(broker) as doomed:
+        publish(broker, *ids)
+        for _ in ids:
+            await (await received(doomed)).retry(DELAYS[1])
+    broker.delete_queue()
+    async with subscriber_of(other) as healthy:
+        publish(other, "healthy")
+        await (await received(healthy)).retry(DELAYS[1])
+        assert (await received(healthy)).delivery_headers.attempt == 2
+
+        async def kept() -> int:
+            for each in await asyncio.to_thread(other.take_all, UNROUTABLE):
+                if each.routing_key == broker.queue:
+                    assert each.properties.headers["outboxkit-attempt"] == 2
+                    ids.discard(each.properties.message_id)
+                else:  # of another test
+                    other.publish(each.body, queue=UNROUTABLE, **vars(each.properties))
+            return len(ids)
+
+        await eventually_async(kept, lambda left: not left)
+
+
+async def test_copies_whose_queue_is_gone_are_told_when_a_consumer_connects(broker: PlainClient):
+    async with subscriber_of(broker):
+        pass
+    broker.publish(b"{}", queue=UNROUTABLE, message_id="lost", type="T")
+    await eventually_async(lambda: asyncio.to_thread(broker.depth, UNROUTABLE))
+    with capture_logs() as logs:
+        async with subscriber_of(broker):
+            pass
+    assert [each["queue"] for each in logs if each["log_level"] == "warning"] == [UNROUTABLE]
+    broker.take(UNROUTABLE)
+
+
+async def test_a_retry_queue_that_was_deleted_with_its_exchange_is_declared_again(broker: PlainClient):
+    async with subscriber_of(broker) as subscriber:
+        publish(broker, "m")
+        delivery = await received(subscriber)
+        broker._channel().exchange_delete(WAITING[0])
+        with pytest.raises(Exception, match=r"NOT_FOUND - no exchange|did not take a copy"):
+            await delivery.retry()
+        await subscriber.connect()
+        await (await received(subscriber)).retry()
+        assert (await received(subscriber)).delivery_headers.attempt == 2
+
+
+async def test_a_user_who_may_not_declare_what_is_shared_needs_it_to_be_there(own_rabbitmq: OwnServer):
+    broker, user, vhost = PlainClient(own_rabbitmq.url), f"user-{secrets.token_hex(4)}", f"vhost-{secrets.token_hex(4)}"
+    owner = make_url(own_rabbitmq.url)
+    broker.url = owner.set(database=vhost).render_as_string(hide_password=False)
+    own, shared = rf"^{broker.queue}(\.dead)?$", r"outboxkit\.delay\..*"
+    ctl = "rabbitmqctl"
+    own_rabbitmq.execute(ctl, "add_vhost", vhost)
+    own_rabbitmq.execute(ctl, "set_permissions", "-p", vhost, owner.username or "", ".*", ".*", ".*")
+    own_rabbitmq.execute(ctl, "add_user", user, "secret")
+    configure, write = f"{own}|^{broker.exchange}$", rf"{own}|^(amq\.default|{shared})$"
+    read = rf"{own}|^({broker.exchange}|outboxkit\.retry)$"
+    own_rabbitmq.execute(ctl, "set_permissions", "-p", vhost, user, configure, write, read)
+    url = owner.set(database=vhost, username=user, password="secret").render_as_string(hide_password=False)
+    try:
+        with pytest.raises(BrokerRefused, match=rf"has no {re.escape(UNROUTABLE)}, .*import_definitions") as refused:
+            async with subscriber_of(broker, url=url):
+                pass
+        found = re.search(r"\{.*\}", str(refused.value))
+        assert found is not None
+        assert {each["name"] for each in json.loads(found[0])["queues"]} == {UNROUTABLE, *WAITING}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:  # in a folder that the broker's user may read
+            Path(file.name).chmod(0o644)
+            file.write(found[0])
+            file.flush()
+            own_rabbitmq.execute(ctl, "import_definitions", file.name)
+        async with subscriber_of(broker, url=url) as subscriber:
+            publish(broker, "m")
+            await (await received(subscriber)).retry()
+            again = await received(subscriber)
+            assert again.delivery_headers.attempt == 2
+            await again.requeue_fresh()
+            assert (await received(subscriber)).delivery_headers.attempt == 2
+    finally:
+        broker.disconnect()
+        own_rabbitmq.execute(ctl, "delete_vhost", vhost)
+        own_rabbitmq.execute(ctl, "delete_user", user)

@@ -1,0 +1,111 @@
+"""A consumer that runs beside a test, and its events."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from outboxkit import event, inbox, inbox_handler, outbox, tables
+from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.consumer import Consumer
+from tests.support.delays import DELAYS
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+
+@event("Ordered")
+@dataclass(frozen=True)
+class Ordered:
+    number: int
+
+
+@event("Billed")
+@dataclass(frozen=True)
+class Billed:
+    number: int
+
+
+@dataclass
+class Running:
+    """A consumer that runs beside the test."""
+
+    consumer: Consumer
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def reaches(self, **outcomes: int) -> None:
+        """Return once exactly these outcomes are counted; AssertionError if it takes too long."""
+
+        async def counted() -> dict[str, int]:
+            return {str(outcome): count for outcome, count in self.consumer.outcomes.items()}
+
+        await eventually_async(counted, lambda found: found == outcomes)
+
+
+Start = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+def starter(
+    engine: AsyncEngine,
+    broker: PlainClient,
+    delays: Sequence[timedelta] = DELAYS,
+    *,
+    in_loop: bool = False,
+    thread_engine: Engine | None = None,
+) -> Start:
+    """A function that starts a consumer of some handlers; it is stopped at the end of its block.
+
+    Plain handlers run in threads, or all of them in the event loop.
+    """
+
+    @asynccontextmanager
+    async def started(*functions: Callable[..., Any], **options: Any) -> AsyncIterator[Running]:
+        handlers = [inbox.handler_of(function) for function in functions]
+        handlers = [each if each.is_async else replace(each, in_loop=in_loop) for each in handlers]
+        subscriber = subscriber_of(broker, {type_ for handler in handlers for type_ in handler.message_types}, delays)
+        running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **options))
+        running.consumer.thread_engine = thread_engine
+        task = asyncio.create_task(running.consumer.run(running.stop))
+
+        async def receives() -> bool:
+            if task.done():
+                await task
+            return await asyncio.to_thread(lambda: broker.has_queue() and broker.consumers() > 0)
+
+        await eventually_async(receives)
+        try:
+            yield running
+        finally:
+            running.stop.set()
+            await task
+
+    return started
+
+
+def subscriber_of(broker: PlainClient, topics: set[str], delays: Sequence[timedelta] = DELAYS) -> RabbitSubscriber:
+    return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=sorted(topics), delays=delays)
+
+
+def publish(broker: PlainClient, number: int, id_: str, **properties: Any) -> None:
+    body = b'{"number":%d}' % number
+    broker.publish(body, topic="Ordered", **({"message_id": id_, "type": "Ordered"} | properties))
+
+
+def dead_letters(engine: Engine) -> Sequence[Any]:
+    with engine.connect() as connection:
+        return connection.execute(select(tables.dead_letter).order_by(tables.dead_letter.c.id)).all()
+
+
+def processed(engine: Engine) -> list[tuple[str, str]]:
+    with engine.connect() as connection:
+        asked = select(tables.inbox.c.handler, tables.inbox.c.message_id).order_by(*tables.inbox.primary_key)
+        return [tuple(row) for row in connection.execute(asked)]
+
+
+@inbox_handler("Bill")
+async def bill(session: AsyncSession, event: Ordered) -> None:
+    outbox.add(session, Billed(event.number))

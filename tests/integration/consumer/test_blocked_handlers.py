@@ -1,0 +1,67 @@
+"""Handlers that wait for a lock, on PostgreSQL and RabbitMQ: status and doctor name who holds it."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
+
+from outboxkit import inbox_handler
+from outboxkit.consumer import Concurrency
+from outboxkit.operators import blockers
+from outboxkit.operators.doctor import sessions
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
+from tests.integration.consumer.running_consumer import Ordered, publish, starter
+from tests.integration.operators.doctoring import look
+from tests.support.pages import libpq
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+ACCOUNT = "CREATE TABLE account (owner text PRIMARY KEY, cents int); INSERT INTO account VALUES ('bob', 0)"
+
+
+async def test_the_session_that_holds_the_lock_is_named_and_not_its_victims(
+    pg_engine: Engine, postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(blockers, "PATIENCE", timedelta(0))
+
+    @inbox_handler("Book")
+    async def book(session: AsyncSession, event: Ordered) -> None:
+        await session.execute(text("UPDATE account SET cents = cents + 1 WHERE owner = 'bob'"))
+
+    def found() -> tuple[blockers.Blocker, ...]:
+        with pg_engine.connect() as connection:
+            return blockers.read_blockers(connection, utc_now(), patience=timedelta(0))
+
+    def waiting(all_: tuple[blockers.Blocker, ...]) -> bool:
+        return [len(each.waiting) for each in all_] == [3]
+
+    with pg_engine.begin() as connection:
+        connection.execute(text(ACCOUNT))
+    engine = process.engine(postgresql_url, name=f"outboxkit consumer {broker.queue}"[:63])
+    with psycopg.connect(libpq(postgresql_url), application_name="psql ann") as psql, capture_logs():
+        pid = psql.info.backend_pid
+        psql.execute("UPDATE account SET cents = 1 WHERE owner = 'bob'")
+        async with starter(engine, broker)(book, concurrency=Concurrency(3)) as running:
+            for number in range(3):
+                publish(broker, number, f"m-{number}")
+            try:
+                (blocker,) = await eventually_async(lambda: asyncio.to_thread(found), waiting)
+                findings: list[Any] = await asyncio.to_thread(look, postgresql_url, sessions.check_locks)
+                findings += await asyncio.to_thread(look, postgresql_url, sessions.check_transactions)
+            finally:
+                psql.rollback()
+            await running.reaches(processed=3)
+    await engine.dispose()
+    line = f"3 sessions of consumer {broker.queue} wait for session {pid} (psql ann) from 127.0.0.1, idle in transac"
+    assert str(blocker).startswith(line)
+    assert [each.code for each in findings] == ["sessions-blocked", "transaction-open"]
+    assert findings[0].what.startswith(line)
+    assert {command for each in findings for command in each.commands if "terminate" in command} == {
+        f"SELECT pg_terminate_backend({pid});"
+    }

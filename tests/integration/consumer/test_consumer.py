@@ -1,0 +1,191 @@
+"""The consumer against PostgreSQL and RabbitMQ, in this process: handlers that succeed, fail, reject and postpone."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, Reject, Retry, ids, inbox_handler, outbox, tables
+from outboxkit.brokers.rabbitmq import RabbitPublisher
+from outboxkit.consumer import ConsumerPolicy
+from outboxkit.relay import Relay
+from tests.integration.consumer.running_consumer import (
+    Billed,
+    Ordered,
+    Start,
+    bill,
+    dead_letters,
+    processed,
+    publish,
+    starter,
+)
+from tests.support.delays import WAITING
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+
+@pytest.fixture(params=["thread", pytest.param("loop", marks=pytest.mark.night)])
+def start(async_pg_engine: AsyncEngine, broker: PlainClient, request: pytest.FixtureRequest) -> Start:
+    return starter(async_pg_engine, broker, in_loop=request.param == "loop")
+
+
+async def test_a_message_goes_from_the_outbox_through_two_handlers(
+    start: Start, pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    received: list[tuple[int, Message]] = []
+
+    @inbox_handler("ShipOrder")
+    def ship(session: Session, event: Billed, message: Message) -> None:
+        received.append((event.number, message))
+
+    async with start(bill, ship) as consumer:
+        with Session(pg_engine) as session, session.begin():
+            first = outbox.add(session, Ordered(7), key="order-7", headers={"traceparent": "00-1-2-01"})
+        publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
+        relay = asyncio.create_task(Relay(async_pg_engine, publisher).run(consumer.stop))
+        await consumer.reaches(processed=2)
+        consumer.stop.set()
+        await relay
+    ((number, message),) = received
+    assert number == 7
+    assert (message.correlation_id, message.causation_id) == (first.id, first.id)
+    assert message.headers["traceparent"] == "00-1-2-01"
+
+
+async def test_a_consumer_reads_times_whatever_format_of_dates_the_database_has_set(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    now: list[datetime] = []
+
+    @inbox_handler("Now")
+    def tell(session: Session, event: Ordered) -> None:
+        now.append(session.execute(text("SELECT now()")).scalar_one())
+
+    with pg_engine.begin() as connection:
+        connection.execute(text(f"ALTER DATABASE {pg_engine.url.database} SET datestyle = 'SQL, DMY'"))
+    async with start(tell) as consumer:
+        publish(broker, 1, "m-1")
+        await consumer.reaches(processed=1)
+    assert now[0].tzinfo is not None
+
+
+async def test_a_failed_message_comes_back_and_leaves_nothing_behind(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    attempts: list[int] = []
+
+    @inbox_handler("FailTwice")
+    def fail_twice(session: Session, event: Ordered) -> None:
+        outbox.add(session, Billed(event.number))
+        session.flush()
+        attempts.append(event.number)
+        if len(attempts) < 3:
+            raise ValueError("not yet")
+
+    async with start(fail_twice) as consumer:
+        publish(broker, 7, "m")
+        await consumer.reaches(retried=2, processed=1)
+    assert attempts == [7, 7, 7]
+    assert processed(pg_engine) == [("FailTwice", "m")]
+    with pg_engine.connect() as connection:
+        assert len(connection.execute(select(tables.outbox)).all()) == 1
+
+
+async def test_after_the_last_attempt_it_is_a_dead_letter(start: Start, pg_engine: Engine, broker: PlainClient):
+    @inbox_handler("FailAlways")
+    def fail(session: Session, event: Ordered) -> None:
+        raise ValueError("never\nwith a second line")
+
+    async with start(fail, policy=ConsumerPolicy(max_attempts=2)) as consumer:
+        publish(broker, 7, "m", headers={"tenant": "a", "outboxkit-key": "k"}, correlation_id="story")
+        await consumer.reaches(retried=1, dead=1)
+    (letter,) = dead_letters(pg_engine)
+    assert (letter.side, letter.queue, letter.handler) == ("inbox", broker.queue, "FailAlways")
+    assert (letter.message_id, letter.type, letter.topic, letter.key) == ("m", "Ordered", "Ordered", "k")
+    assert (letter.payload, letter.headers, letter.correlation_id) == (b'{"number":7}', b'{"tenant":"a"}', "story")
+    assert (letter.reason, letter.error, letter.attempts) == ("failed", "ValueError: never", 2)
+    assert processed(pg_engine) == []
+    assert broker.depth() == 0
+
+
+async def test_a_rejected_message_is_a_dead_letter_at_once(start: Start, pg_engine: Engine, broker: PlainClient):
+    @inbox_handler("RejectAlways")
+    async def reject(session: AsyncSession, event: Ordered) -> None:
+        raise Reject("not ours")
+
+    async with start(reject) as consumer:
+        publish(broker, 7, "m")
+        await consumer.reaches(dead=1)
+    (letter,) = dead_letters(pg_engine)
+    assert (letter.reason, letter.error, letter.attempts) == ("rejected", "not ours", 1)
+
+
+@pytest.mark.parametrize("after", [3000, timedelta(hours=2)], ids=str)
+async def test_a_handler_chooses_the_step_on_which_its_message_waits(
+    start: Start, pg_engine: Engine, broker: PlainClient, after: Any
+):
+    @inbox_handler("Later")
+    def later(session: Session, event: Ordered) -> None:
+        raise Retry("the shop is closed", after=after)
+
+    async with start(later) as consumer:
+        publish(broker, 7, "m")
+        await consumer.reaches(retried=1)
+        assert broker.depth(WAITING[-1]) == 1
+    assert not dead_letters(pg_engine)
+
+
+async def test_a_retry_counts_as_an_attempt(start: Start, pg_engine: Engine, broker: PlainClient):
+    @inbox_handler("LaterAgain")
+    def later(session: Session, event: Ordered) -> None:
+        raise Retry("closed", after=0.2)
+
+    async with start(later, policy=ConsumerPolicy(max_attempts=3)) as consumer:
+        publish(broker, 7, "m")
+        await consumer.reaches(retried=2, dead=1)
+    assert [(letter.reason, letter.error) for letter in dead_letters(pg_engine)] == [("failed", "closed")]
+
+
+async def test_of_two_handlers_only_the_failed_one_runs_again(start: Start, pg_engine: Engine, broker: PlainClient):
+    ran: list[str] = []
+
+    @inbox_handler("A")
+    def good(session: Session, event: Ordered) -> None:
+        ran.append("good")
+
+    @inbox_handler("B")
+    def bad_once(session: Session, event: Ordered) -> None:
+        ran.append("bad")
+        if ran.count("bad") == 1:
+            raise ValueError("once")
+
+    async with start(good, bad_once) as consumer:
+        publish(broker, 7, "m")
+        await consumer.reaches(processed=2, retried=1, duplicate=1)
+    assert sorted(ran) == ["bad", "bad", "good"]
+    assert processed(pg_engine) == [("A", "m"), ("B", "m")]
+
+
+async def test_a_day_that_has_no_partition_gets_one_when_a_message_of_it_comes(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    made = datetime.now(UTC) - timedelta(days=3)
+    id_ = ids.new(at=made)
+    async with start(bill) as consumer:
+        publish(broker, 1, id_)
+        publish(broker, 2, "an id of another kind")
+        await consumer.reaches(processed=2)
+
+        def places() -> dict[str, str]:
+            asked = text("SELECT message_id, tableoid::regclass::text FROM outboxkit_inbox")
+            with pg_engine.connect() as connection:
+                return dict(connection.execute(asked).all())
+
+        day = f"outboxkit_inbox_{made:%Y%m%d}"
+        wanted = {id_: day, "an id of another kind": "outboxkit_inbox_default"}
+        # in a thread, for the consumer's loop must go on while this waits for the partition that is being made
+        await eventually_async(lambda: asyncio.to_thread(places), lambda found: found == wanted)

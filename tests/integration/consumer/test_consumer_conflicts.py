@@ -1,0 +1,292 @@
+"""Transactions that collide: the database gives one up, it is run again at once, and no attempt is counted."""
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy import Engine, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from outboxkit import inbox_handler, tables
+from outboxkit.consumer import ConsumerPolicy
+from outboxkit.consumer.transactions import CONFLICTS
+from tests.integration.consumer.running_consumer import Ordered, Start, dead_letters, processed, publish, starter
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+FIRST, SECOND = 1, 2
+LOOK_SOON, LOOK_LATE = text("SET LOCAL deadlock_timeout = '20ms'"), text("SET LOCAL deadlock_timeout = '1min'")
+"""Who looks first for a deadlock is the one whose transaction is given up."""
+ALWAYS = text("DO $$ BEGIN RAISE EXCEPTION 'as in a deadlock' USING ERRCODE = 'deadlock_detected'; END $$")
+
+
+class Stock(DeclarativeBase):
+    pass
+
+
+class Shelf(Stock):
+    __tablename__ = "test_shelf"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    taken: Mapped[int]
+
+
+@dataclass
+class Meeting:
+    """Where several wait for each other, the first time that they come there."""
+
+    of: int
+    runs: list[int] = field(default_factory=list)
+    all_there: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def come(self, number: int) -> None:
+        self.runs.append(number)
+        if len(set(self.runs)) == self.of:
+            self.all_there.set()
+        await self.all_there.wait()
+
+
+@pytest.fixture
+def shelves(pg_engine: Engine) -> Engine:
+    Stock.metadata.create_all(pg_engine)
+    with pg_engine.begin() as connection:
+        connection.execute(insert(Shelf), [{"id": FIRST, "taken": 0}, {"id": SECOND, "taken": 0}])
+    return pg_engine
+
+
+@pytest.fixture
+def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
+    return starter(async_pg_engine, broker)
+
+
+@pytest.fixture
+def start_serializable(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
+    return starter(async_pg_engine.execution_options(isolation_level="SERIALIZABLE"), broker)
+
+
+def taken(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return list(connection.execute(select(Shelf.taken).order_by(Shelf.id)).scalars())
+
+
+def attempts(engine: Engine) -> Counter[int]:
+    with engine.connect() as connection:
+        return Counter(connection.execute(select(tables.inbox.c.attempts)).scalars())
+
+
+async def take(session: AsyncSession, shelf: int) -> None:
+    await session.execute(update(Shelf).where(Shelf.id == shelf).values(taken=Shelf.taken + 1))
+
+
+async def read_and_take(session: AsyncSession, shelf: int, meeting: Meeting, number: int) -> None:
+    """As an application does that trusts in SERIALIZABLE."""
+    before = (await session.execute(select(Shelf.taken).where(Shelf.id == shelf))).scalar_one()
+    await meeting.come(number)
+    await session.execute(update(Shelf).where(Shelf.id == shelf).values(taken=before + 1))
+
+
+async def test_two_handlers_that_deadlock_are_both_done_at_their_first_attempt(
+    start: Start, shelves: Engine, broker: PlainClient
+):
+    meeting = Meeting(of=2)
+
+    @inbox_handler("TakeFromBoth")
+    async def take_from_both(session: AsyncSession, event: Ordered) -> None:
+        await session.execute(LOOK_SOON)
+        await take(session, event.number)
+        await meeting.come(event.number)
+        await take(session, FIRST + SECOND - event.number)
+
+    async with start(take_from_both) as consumer:
+        publish(broker, FIRST, "a")
+        publish(broker, SECOND, "b")
+        await consumer.reaches(processed=2)
+    assert len(meeting.runs) > 2
+    assert taken(shelves) == [2, 2]
+    assert attempts(shelves) == {1: 2}
+
+
+async def test_two_plain_handlers_that_deadlock_in_threads_are_both_done_too(
+    start: Start, shelves: Engine, broker: PlainClient
+):
+    runs: list[int] = []
+    meeting = threading.Barrier(2)
+
+    @inbox_handler("TakeFromBoth")
+    def take_from_both(session: Session, event: Ordered) -> None:
+        runs.append(event.number)
+        session.execute(LOOK_SOON)
+        session.execute(update(Shelf).where(Shelf.id == event.number).values(taken=Shelf.taken + 1))
+        if len(runs) <= 2:
+            meeting.wait(60)
+        other = FIRST + SECOND - event.number
+        session.execute(update(Shelf).where(Shelf.id == other).values(taken=Shelf.taken + 1))
+
+    async with start(take_from_both) as consumer:
+        publish(broker, FIRST, "a")
+        publish(broker, SECOND, "b")
+        await consumer.reaches(processed=2)
+    assert len(runs) > 2
+    assert taken(shelves) == [2, 2]
+    assert attempts(shelves) == {1: 2}
+
+
+async def test_a_batch_that_deadlocks_is_run_again_as_a_whole(start: Start, shelves: Engine, broker: PlainClient):
+    runs: list[int] = []
+    other_waits = asyncio.Event()
+
+    @inbox_handler("TakeInBatch", batch=True)
+    async def take_in_batch(session: AsyncSession, event: Ordered) -> None:
+        runs.append(event.number)
+        await session.execute(LOOK_SOON)
+        if event.number == SECOND:
+            await other_waits.wait()
+        await take(session, event.number)
+
+    publish_before_there_is_a_consumer(broker, FIRST, SECOND)
+    with shelves.connect() as other:
+        other.execute(LOOK_LATE)
+        other.execute(select(Shelf).where(Shelf.id == SECOND).with_for_update())
+        async with start(take_in_batch) as consumer:
+            await eventually_async(lambda: asyncio.sleep(0, runs), lambda runs: runs == [FIRST, SECOND])
+            locking = asyncio.create_task(
+                asyncio.to_thread(other.execute, select(Shelf).where(Shelf.id == FIRST).with_for_update())
+            )
+            await eventually_async(lambda: asyncio.to_thread(waiting, shelves))
+            other_waits.set()
+            await locking
+            other.commit()
+            await consumer.reaches(processed=2)
+    assert runs[:4] == [FIRST, SECOND, FIRST, SECOND]
+    assert taken(shelves) == [1, 1]
+    assert attempts(shelves) == {1: 2}
+
+
+async def test_two_handlers_that_cannot_be_serialized_are_both_done_at_their_first_attempt(
+    start_serializable: Start, shelves: Engine, broker: PlainClient
+):
+    meeting = Meeting(of=2)
+
+    @inbox_handler("ReadAndTake")
+    async def handle(session: AsyncSession, event: Ordered) -> None:
+        await read_and_take(session, FIRST, meeting, event.number)
+
+    async with start_serializable(handle) as consumer:
+        publish(broker, 1, "a")
+        publish(broker, 2, "b")
+        await consumer.reaches(processed=2)
+    assert len(meeting.runs) > 2
+    assert taken(shelves) == [2, 0]
+    assert attempts(shelves) == {1: 2}
+
+
+async def test_a_batch_that_cannot_be_serialized_is_run_again_as_a_whole(
+    start_serializable: Start, shelves: Engine, broker: PlainClient
+):
+    meeting = Meeting(of=2)
+
+    @inbox_handler("ReadAndTakeInBatch", batch=True)
+    async def handle(session: AsyncSession, event: Ordered) -> None:
+        await read_and_take(session, event.number, meeting, event.number)
+
+    publish_before_there_is_a_consumer(broker, FIRST, SECOND)
+    async with start_serializable(handle) as consumer:
+        await eventually_async(lambda: asyncio.sleep(0, meeting.runs), lambda runs: runs == [FIRST])
+        with shelves.begin() as other:
+            other.execute(update(Shelf).values(taken=10))
+        await meeting.come(SECOND)
+        await consumer.reaches(processed=2)
+    assert meeting.runs.count(FIRST) > 1
+    assert taken(shelves) == [11, 11]
+    assert attempts(shelves) == {1: 2}
+
+
+async def test_what_always_deadlocks_is_a_failure_after_some_tries(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    runs = 0
+
+    @inbox_handler("AlwaysDeadlock")
+    async def always_deadlock(session: AsyncSession, event: Ordered) -> None:
+        nonlocal runs
+        runs += 1
+        await session.execute(ALWAYS)
+
+    async with start(always_deadlock, policy=ConsumerPolicy(max_attempts=2)) as consumer:
+        publish(broker, 1, "a")
+        await consumer.reaches(retried=1, dead=1)
+    assert runs == 2 * (1 + CONFLICTS)
+    (letter,) = dead_letters(pg_engine)
+    assert (letter.reason, letter.attempts, letter.handler) == ("failed", 2, "AlwaysDeadlock")
+    assert "as in a deadlock" in letter.error
+
+
+async def test_what_always_deadlocks_in_a_batch_is_the_only_failure_of_it(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    runs = Counter[int]()
+
+    @inbox_handler("DeadlockInBatch", batch=True)
+    async def deadlock_in_batch(session: AsyncSession, event: Ordered) -> None:
+        runs[event.number] += 1
+        if event.number == 3:
+            await session.execute(ALWAYS)
+
+    publish_before_there_is_a_consumer(broker, *range(6))
+    async with start(deadlock_in_batch, policy=ConsumerPolicy(max_attempts=1)) as consumer:
+        await consumer.reaches(processed=5, dead=1)
+    assert runs[3] <= 3 * (1 + CONFLICTS)
+    assert [letter.message_id for letter in dead_letters(pg_engine)] == ["3"]
+    assert processed(pg_engine) == [("DeadlockInBatch", str(number)) for number in range(6) if number != 3]
+
+
+async def test_a_dead_letter_is_written_in_spite_of_conflicts(
+    start_serializable: Start, pg_engine: Engine, broker: PlainClient
+):
+    with pg_engine.begin() as connection:
+        connection.execute(text("CREATE SEQUENCE burials"))
+        connection.execute(
+            text(
+                "CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                "IF nextval('burials') < 3 THEN RAISE EXCEPTION 'collided' USING ERRCODE = 'serialization_failure'; "
+                "END IF; RETURN NEW; END $$"
+            )
+        )
+        connection.execute(
+            text("CREATE TRIGGER c BEFORE INSERT ON outboxkit_dead_letter FOR EACH ROW EXECUTE FUNCTION collide()")
+        )
+
+    @inbox_handler("Refuse")
+    async def refuse(session: AsyncSession, event: Ordered) -> None:
+        raise ValueError("never")
+
+    async with start_serializable(refuse, policy=ConsumerPolicy(max_attempts=1)) as consumer:
+        publish(broker, 1, "a")
+        await consumer.reaches(dead=1)
+    assert [letter.message_id for letter in dead_letters(pg_engine)] == ["a"]
+
+
+def publish_before_there_is_a_consumer(broker: PlainClient, *numbers: int) -> None:
+    """Into the queue that it will find, so that they are one batch."""
+    dead = f"{broker.queue}.dead"
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": dead,
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+    broker.bind("Ordered", arguments=arguments)
+    for number in numbers:
+        publish(broker, number, str(number))
+
+
+def waiting(engine: Engine) -> int:
+    """How many connections wait for another one's row."""
+    asked = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with engine.connect() as connection:
+        return int(connection.execute(asked).scalar_one())

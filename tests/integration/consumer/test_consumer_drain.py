@@ -1,0 +1,121 @@
+"""`consume --drain` on a real broker: pushed its messages as a live consumer is, and ended when nothing is left."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from outboxkit import Outcome, Retry, inbox, inbox_handler
+from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.consumer import Concurrency, Consumer
+from tests.integration.consumer.running_consumer import Ordered, processed, publish
+from tests.support.delays import DELAYS, WAITING
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+
+def subscriber_of(broker: PlainClient, *, ordered: bool = False, prefetch: int = 64) -> RabbitSubscriber:
+    exchange, topics = broker.exchange, ["Ordered"]
+    options: dict[str, Any] = {"delays": DELAYS, "ordered": ordered, "prefetch": prefetch}
+    return RabbitSubscriber(broker.url, broker.queue, exchange=exchange, topics=topics, **options)
+
+
+def consumer_of(
+    engine: AsyncEngine, broker: PlainClient, function: Callable[..., Any], *, ordered: bool = False
+) -> Consumer:
+    handler, concurrency = inbox.handler_of(function), Concurrency(4, batch=50, ordered=ordered)
+    subscriber = subscriber_of(broker, ordered=ordered, prefetch=concurrency.prefetch([handler]))
+    return Consumer(engine, subscriber, [handler], queue=broker.queue, concurrency=concurrency)
+
+
+async def declare(broker: PlainClient, *, ordered: bool = False) -> None:
+    subscriber = subscriber_of(broker, ordered=ordered)
+    await subscriber.connect()
+    await subscriber.close()
+
+
+def publish_all(broker: PlainClient, numbers: range) -> None:
+    messages = [(b'{"number":%d}' % number, {"message_id": f"m-{number}", "type": "Ordered"}) for number in numbers]
+    broker.publish_all(messages, topic="Ordered")
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+async def test_several_drains_leave_nothing_of_what_was_there_and_of_what_comes_meanwhile(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, batch: bool
+):
+    late, publishing = iter(range(300, 305)), asyncio.Lock()
+
+    @inbox_handler("Count", batch=batch)
+    async def count(session: AsyncSession, event: Ordered) -> None:
+        if event.number in (0, 150, 299, 300, 301):  # a message that comes while another one is in flight
+            number = next(late, None)
+            if number is not None:
+                async with publishing:  # one client, which is not for several threads at once
+                    await asyncio.to_thread(publish, broker, number, f"m-{number}")
+        if event.number == 7:
+            raise Retry("later", after=3600)
+
+    await declare(broker)
+    publish_all(broker, range(300))
+    killed = subscriber_of(broker)  # a consumer that dies with 64 messages in its hands
+    await killed.connect()
+    await killed.receive()
+    await killed.close()
+    drains = [consumer_of(async_pg_engine, broker, count).drain(asyncio.Event()) for _ in range(3)]
+    done = await asyncio.gather(*drains)
+    outcomes = sum((each.outcomes for each in done), start=done[0].outcomes.__class__())
+    assert outcomes[Outcome.RETRIED] == 1
+    ids = {id_ for _, id_ in processed(pg_engine)}
+    assert ids >= {f"m-{number}" for number in range(300)} - {"m-7"}
+    assert len(ids) == outcomes[Outcome.PROCESSED] >= 304 - (5 if batch else 0)
+    assert sum(each.postponed for each in done) >= 1
+    assert broker.depth() == 0
+    assert broker.depth(WAITING[-1]) == 1
+
+
+async def test_a_drain_of_an_ordered_queue_ends_though_another_consumer_is_the_active_one(
+    async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    @inbox_handler("Count")
+    async def count(session: AsyncSession, event: Ordered) -> None: ...
+
+    active = subscriber_of(broker, ordered=True)
+    await active.connect()
+    publish_all(broker, range(1))
+    first = await active.receive()
+    assert first is not None
+    publish_all(broker, range(1, 200))
+    standing_by = consumer_of(async_pg_engine, broker, count, ordered=True)
+    draining = asyncio.create_task(standing_by.drain(asyncio.Event()))
+
+    async def consumes() -> bool:
+        return getattr(standing_by._subscriber, "_consumed", None) is not None
+
+    await eventually_async(consumes)
+    assert not draining.done(), "the queue holds more than is with the active one"
+    await first.ack()
+    for _ in range(199):
+        delivery = await active.receive()
+        assert delivery is not None
+        await delivery.ack()
+    assert (await draining).outcomes == {}
+    await active.close()
+
+
+async def test_a_drain_of_an_ordered_queue_takes_all_of_it_in_order(async_pg_engine: AsyncEngine, broker: PlainClient):
+    seen = []
+
+    @inbox_handler("Note")
+    async def note(session: AsyncSession, event: Ordered) -> None:
+        seen.append(event.number)
+
+    await declare(broker, ordered=True)
+    properties = {"type": "Ordered", "headers": {"outboxkit-key": "k"}}
+    messages = [(b'{"number":%d}' % number, properties | {"message_id": f"m-{number}"}) for number in range(100)]
+    broker.publish_all(messages, topic="Ordered")
+    done = await consumer_of(async_pg_engine, broker, note, ordered=True).drain(asyncio.Event())
+    assert done.outcomes == {Outcome.PROCESSED: 100}
+    assert seen == list(range(100))

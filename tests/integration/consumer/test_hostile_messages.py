@@ -1,0 +1,284 @@
+"""What a stranger may send, and what a handler may do: a running consumer on real servers lives and settles it all."""
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import aio_pika
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
+from outboxkit.brokers import Malformed, reserved
+from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq.decode import Properties
+from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Decision
+from outboxkit.consumer.decisions import dead_letter
+from outboxkit.message import NAME_LIMIT
+from tests.integration.consumer.running_consumer import (
+    Billed,
+    Ordered,
+    Start,
+    bill,
+    dead_letters,
+    processed,
+    publish,
+    starter,
+    subscriber_of,
+)
+from tests.support.delays import DELAYS
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+TEXT = st.text(max_size=40) | st.sampled_from(["", "a\0b", "\ud800", "x" * 300, "é" * 200, "\x1b[31m", "a\nb", "no"])
+ON_THE_WIRE = TEXT.filter(lambda text: not re.search("[\ud800-\udfff]", text) and len(text.encode()) <= NAME_LIMIT)
+"""What a short string of AMQP can hold."""
+NUMBER = st.integers() | st.sampled_from([0, -1, 2**31, 2**31 - 1, 3_000_000_000, 2**63 - 1, -(2**63), 253402300799999])
+MOMENT = st.datetimes() | st.sampled_from([datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
+SCALAR = (
+    st.none()
+    | st.booleans()
+    | NUMBER
+    | st.floats()
+    | TEXT
+    | st.binary(max_size=9)
+    | MOMENT
+    | st.decimals()
+    | st.binary(max_size=9).map(bytearray)
+)
+ANYTHING = st.recursive(
+    SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6
+)
+READ = (
+    *("outboxkit-attempt", "outboxkit-first-failed-at", "outboxkit-handlers", "outboxkit-accepted-at", "outboxkit-key"),
+    *("outboxkit-causation-id", "outboxkit-topic", "outboxkit-queue", "x-death", "x-delivery-count", "traceparent"),
+    "outboxkit-version",
+)
+HEADERS = st.dictionaries(st.sampled_from(READ) | TEXT, ANYTHING, max_size=5)
+
+
+def without_surrogates(value: Any) -> Any:
+    """What a decoder of AMQP can have made: text that is valid Unicode."""
+    if isinstance(value, dict):
+        return {without_surrogates(name): without_surrogates(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_surrogates(inner) for inner in value]
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
+@pytest.fixture
+def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
+    return starter(async_pg_engine, broker)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(headers=HEADERS, id_=TEXT, type_=TEXT, error=TEXT, handler=st.none() | TEXT, attempts=NUMBER, moment=MOMENT)
+def test_anything_can_be_buried(
+    engine: Engine, headers: Any, id_: str, type_: str, error: str, handler: str | None, attempts: int, moment: datetime
+):
+    found = Malformed(error, b"\xff\0", id_, type_, headers, type_, id_)
+    decision = Decision(Outcome.DEAD, "failed", error)
+    row = dead_letter(found, decision, queue="billing", handler=handler, attempts=attempts, first_failed_at=moment)
+    with engine.begin() as connection:
+        connection.execute(statements.dead.bury_once(engine.dialect.name), [row])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(headers=HEADERS.map(without_surrogates), id_=ON_THE_WIRE, type_=ON_THE_WIRE, moment=MOMENT)
+def test_what_is_read_of_any_message_fits_into_every_table(
+    engine: Engine, headers: Any, id_: str, type_: str, moment: datetime
+):
+    properties = Properties(headers=headers, message_id=id_, message_type=type_, timestamp=moment.replace(tzinfo=UTC))
+    message = decode.to_message(properties, b"{}", decode.topic_of(properties, "billing"))
+    noted = reserved.read_delivery_headers(headers)
+    assert 1 <= noted.attempt <= reserved.MOST_ATTEMPTS
+    with engine.begin() as connection:
+        decision = Decision(Outcome.DEAD, "failed", "boom")
+        for handler in (*noted.handlers, None):
+            first = noted.first_failed_at
+            row = dead_letter(
+                message, decision, queue="q", handler=handler, attempts=noted.attempt, first_failed_at=first
+            )
+            connection.execute(statements.dead.bury_once(engine.dialect.name), [row])
+        if isinstance(message, Message):
+            record = {"handler": "Bill", "message_id": message.id, "type": message.type, "attempts": noted.attempt}
+            made = message.created_at if message.created_at and message.created_at.year < 9999 else None
+            statement = statements.inbox.record_processed(connection.dialect.name)
+            connection.execute(statement, record | {"payload_crc": 7, "made": made}).first()
+
+
+def hostile() -> list[dict[str, Any]]:
+    """Properties of messages: each reserved header with each kind of value, and odd properties.
+
+    Neither infinity nor what is not a number: RabbitMQ itself ends the connection of a client that sends one.
+    """
+    values: list[Any] = [
+        *(3_000_000_000, -(2**63), 2**63 - 1, -1, True, 1.5, None, Decimal("1.5"), datetime(9999, 12, 31, tzinfo=UTC)),
+        *("9", "", "a\0b", "x" * 300, "é" * 200, "\x1b[31m\nforged", bytearray(b"\xff\xfe")),
+        *([], ["x" * 300], ["a\0b"], ["Newer"], [["Odd"]], ["Odd"] * 500, [1, None, {"a": [1]}]),
+        {"a": {"b": [bytearray(b"\xff")]}},
+    ]
+    made = [{"headers": {name: value}} for name in READ for value in values]
+    made += [{"headers": {"outboxkit-handlers": [f"name-{number}" for number in range(3000)]}}]
+    made += [{"message_id": "a\0b"}, {"type": "a\0b"}, {"type": "x\ny" * 80}, {"content_type": "a\0b"}]
+    made += [{"content_encoding": name} for name in ("gzip", "zstd", "br")]
+    made += [{"correlation_id": "\x00"}, {"timestamp": 253402300799}]
+    made += [{"app_id": "\x1b"}, {"reply_to": "x" * 255}]
+    return made
+
+
+async def send(broker: PlainClient, messages: list[dict[str, Any]]) -> None:
+    """Publish them in this order, through a client that writes every type of AMQP."""
+    async with await aio_pika.connect(broker.url) as connection:
+        exchange = await (await connection.channel()).get_exchange(broker.exchange)
+        for number, properties in enumerate(messages):
+            known = {"message_id": f"m-{number}", "type": "Ordered"} | properties
+            await exchange.publish(aio_pika.Message(b'{"number":%d}' % number, **known), "Ordered")
+
+
+@pytest.mark.parametrize(
+    "concurrency",
+    [Concurrency(8), Concurrency(8, batch=50), Concurrency(4, ordered=True)],
+    ids=["single", "batch", "ordered"],
+)
+async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handled(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, concurrency: Concurrency
+):
+    @inbox_handler("Odd", batch=concurrency.batch == 50)
+    def odd(session: Session, event: Ordered) -> None:
+        if event.number % 3 == 0:
+            raise Reject("a multiple of three")
+
+    handlers = [inbox.handler_of(odd)]
+    subscriber = subscriber_of(broker, {"Ordered"})
+    await subscriber.connect()
+    messages = hostile()
+    await send(broker, messages)
+    publish(broker, 1, "healthy")
+    policy = ConsumerPolicy(max_attempts=2, delays=DELAYS)
+    consumer = Consumer(
+        async_pg_engine, subscriber, handlers, queue=broker.queue, concurrency=concurrency, policy=policy
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(consumer.run(stop))
+
+    def settled() -> int:
+        ended = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
+        return len(ended)
+
+    await eventually_async(lambda: asyncio.to_thread(settled), lambda count: count > len(messages))
+    assert not running.done()
+    stop.set()
+    await running
+    letters = dead_letters(pg_engine)
+    assert ("Odd", "healthy") in processed(pg_engine)
+    assert len(letters) + len(processed(pg_engine)) == len(messages) + 1
+    assert broker.depth() == 0
+    assert all(letter.attempts <= reserved.MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
+    errors = "\n".join(letter.error for letter in letters)
+    assert all(text in errors for text in ("br-encoded", "not valid gzip", "not valid zstd"))
+
+
+async def test_a_message_for_thousands_of_names_is_one_dead_letter(
+    start: Start, pg_engine: Engine, broker: PlainClient, capfd: pytest.CaptureFixture[str]
+):
+    names = [f"name-{number}" for number in range(9_000)]
+    async with start(bill, policy=ConsumerPolicy(max_attempts=1)) as consumer:
+        publish(broker, 7, "m", headers={"outboxkit-handlers": names})
+        publish(broker, 8, "old", timestamp=1, headers={"outboxkit-handlers": ["Bill", *names]})
+        await consumer.reaches(dead=1, stale=1)
+    assert {(letter.message_id, letter.handler) for letter in dead_letters(pg_engine)} == {("m", None), ("old", None)}
+    assert len("".join(capfd.readouterr())) < 10_000
+
+
+async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    left: list[asyncio.Task[Any]] = []
+
+    @inbox_handler("Leaks")
+    async def leaks(session: AsyncSession, event: Ordered) -> None:
+        if event.number >= 24:
+            return
+        asking = asyncio.ensure_future(session.execute(text("SELECT pg_sleep(0.05)")))
+        left.append(asking)
+        await asyncio.sleep(0.01 * (event.number % 3))
+        if event.number % 4 == 0:
+            asking.cancel()
+            await asking
+        if event.number % 4 == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        if event.number % 4 == 2:
+            raise asyncio.CancelledError
+
+    async with start(leaks, policy=ConsumerPolicy(max_attempts=1), concurrency=Concurrency(8)) as consumer:
+        for number in range(28):
+            publish(broker, number, f"m-{number}")
+
+        async def ended() -> int:
+            found = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
+            return len(found)
+
+        await eventually_async(ended, lambda count: count == 28)
+        await asyncio.gather(*left, return_exceptions=True)
+    assert {f"m-{number}" for number in range(24, 28)} <= {id_ for _, id_ in processed(pg_engine)}
+    assert consumer.consumer._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_a_connection_that_is_given_up_under_a_task_ends_its_statement(async_pg_engine: AsyncEngine):
+    async with async_pg_engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        asking = asyncio.create_task(driver.execute("SELECT pg_sleep(1)"))
+
+        async def asks() -> bool:
+            return bool(driver.info.transaction_status == TransactionStatus.ACTIVE)
+
+        await eventually_async(asks)
+        await connection.invalidate()
+        assert not driver.lock.locked(), "freed while the statement still waited for its answer"
+        with pytest.raises(psycopg.OperationalError):
+            await asking
+    assert driver.closed
+
+
+async def test_an_old_and_a_new_consumer_share_a_queue(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient
+):
+
+    ran: list[int] = []
+
+    @inbox_handler("Newer")
+    async def newer(session: AsyncSession, event: Billed) -> None:
+        ran.append(event.number)
+
+    policy = ConsumerPolicy(max_attempts=30, delays=DELAYS[:1])
+    stop, workers = asyncio.Event(), []
+    for functions in ((bill,), (bill, newer)):
+        handlers = [inbox.handler_of(function) for function in functions]
+        subscriber = subscriber_of(broker, {handler.message_type for handler in handlers})
+        subscriber.delays = DELAYS[:1]
+        consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, policy=policy)
+        workers.append(asyncio.create_task(consumer.run(stop)))
+    await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers() == 2))
+    for number in range(20):
+        broker.publish(b'{"number":%d}' % number, topic="Billed", message_id=f"new-{number}", type="Billed")
+        publish(broker, number, f"old-{number}")
+
+    async def handled() -> int:
+        return len(processed(pg_engine))
+
+    await eventually_async(handled, lambda count: count == 40)
+    stop.set()
+    await asyncio.gather(*workers)
+    assert sorted(ran) == list(range(20))
+    assert dead_letters(pg_engine) == []

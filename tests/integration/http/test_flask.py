@@ -1,0 +1,220 @@
+"""The Flask integration behind a real server: many clients at once, lost answers, refused requests."""
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from outboxkit import tables
+from tests.integration.http.flask_shop import Order, Shop, serving
+from tests.support.polling import DEADLINE_SECONDS
+
+KEY = {"Idempotency-Key": '"8e03978e-40d5-43dd-bc93-6894a57f9324"'}
+BODY = {"customer": "Ada"}
+
+
+@pytest.fixture
+def running(database_url: str) -> Iterator[tuple[Shop, str]]:
+    with serving(database_url) as found:
+        yield found
+
+
+@pytest.fixture
+def shop(running: tuple[Shop, str]) -> Shop:
+    return running[0]
+
+
+@pytest.fixture
+def client(running: tuple[Shop, str]) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=running[1], timeout=60, limits=httpx.Limits(max_connections=60)) as client:
+        yield client
+
+
+def effects(shop: Shop) -> tuple[int, int, int]:
+    """Orders, messages and remembered requests that are committed."""
+    found = (Order.__table__, tables.outbox, tables.idempotency)
+    with shop.engine.connect() as connection:
+        orders, messages, keys = (connection.scalar(select(func.count()).select_from(table)) for table in found)
+    return orders or 0, messages or 0, keys or 0
+
+
+def at_once(number: int, call: Callable[[int], httpx.Response]) -> list[httpx.Response]:
+    barrier = threading.Barrier(number)
+
+    def one(index: int) -> httpx.Response:
+        barrier.wait(DEADLINE_SECONDS)
+        return call(index)
+
+    with ThreadPoolExecutor(number) as threads:
+        return list(threads.map(one, range(number)))
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    document = answer.json()
+    assert document["status"] == answer.status_code
+    return answer.status_code, document["type"].rpartition(":")[2]
+
+
+def test_a_replay_is_the_answer_byte_for_byte(shop: Shop, client: httpx.Client):
+    first, second = (client.post("/orders", json=BODY, headers=KEY) for _ in range(2))
+    assert (first.status_code, second.status_code, first.content) == (201, 201, second.content)
+    assert "Idempotency-Replayed" not in first.headers
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", first.headers["Idempotency-Expires"])
+    for name in ("ETag", "Location", "X-Two", "Content-Type", "Idempotency-Expires"):
+        assert first.headers.get_list(name) == second.headers.get_list(name) != []
+    assert effects(shop) == (1, 1, 1)
+
+
+def test_the_form_of_a_key_does_not_matter(shop: Shop, client: httpx.Client):
+    assert client.post("/orders", json=BODY, headers=KEY).status_code == 201
+    again = client.post("/orders", json=BODY, headers={"Idempotency-Key": KEY["Idempotency-Key"].strip('"')})
+    assert (again.status_code, again.headers["Idempotency-Replayed"]) == (201, "true")
+    assert effects(shop) == (1, 1, 1)
+
+
+def test_a_caller_that_is_not_known_is_turned_away_first(shop: Shop, client: httpx.Client):
+    assert client.post("/orders", json=BODY, headers=KEY | {"X-User": "nobody"}).status_code == 401
+    assert client.post("/orders", json=BODY, headers={"X-User": "nobody"}).status_code == 401
+    assert (shop.calls, effects(shop)) == (0, (0, 0, 0))
+
+
+@pytest.mark.parametrize("body", [{}, {"customer": ""}])
+def test_a_mended_request_may_keep_its_key(shop: Shop, client: httpx.Client, body: dict[str, str]):
+    assert client.post("/orders", json=body, headers=KEY).status_code == 422
+    assert effects(shop) == (0, 0, 0)
+    assert client.post("/orders", json=BODY, headers=KEY).status_code == 201
+    assert effects(shop) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("act", ["fail", "400", "401", "403", "408", "412", "428", "429", "500", "503"])
+def test_what_is_not_remembered_is_done_by_the_retry(shop: Shop, client: httpx.Client, act: str):
+    first = client.post("/orders", json=BODY, headers=KEY | {"X-Act": act})
+    assert first.status_code == (500 if act == "fail" else int(act))
+    assert "Idempotency-Expires" not in first.headers
+    assert effects(shop) == (0, 0, 0)
+    again = client.post("/orders", json=BODY, headers=KEY)
+    assert (again.status_code, "Idempotency-Replayed" in again.headers) == (201, False)
+    assert effects(shop) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("status", [404, 409, 410, 423])
+def test_an_error_of_the_request_is_remembered_without_effects(shop: Shop, client: httpx.Client, status: int):
+    first = client.post("/orders", json=BODY, headers=KEY | {"X-Act": str(status)})
+    again = client.post("/orders", json=BODY, headers=KEY)
+    assert (first.status_code, again.status_code, first.content) == (status, status, again.content)
+    assert (again.headers["Idempotency-Replayed"], shop.calls) == ("true", 1)
+    assert first.headers["Idempotency-Expires"] == again.headers["Idempotency-Expires"]
+    assert effects(shop) == (0, 0, 1)
+
+
+def test_fifty_at_once_that_fail_fail_alike(shop: Shop, client: httpx.Client):
+    answers = at_once(50, lambda _: client.post("/orders/7/pay", headers=KEY))
+    assert {answer.status_code for answer in answers} == {409}
+    assert effects(shop) == (0, 0, 1)
+    assert client.post("/orders/7/pay", headers=KEY).headers["Idempotency-Replayed"] == "true"
+
+
+def test_the_path_is_part_of_the_request(shop: Shop, client: httpx.Client):
+    assert client.post("/orders/7/pay", headers=KEY).status_code == 409
+    assert problem(client.post("/orders/8/pay", headers=KEY)) == (422, "key-reused")
+    assert problem(client.post("/orders/7/pay?x=1", headers=KEY)) == (422, "key-reused")
+    assert client.post("/orders", json=BODY, headers=KEY).status_code == 201, "another operation, another scope"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("headers", "slug"),
+    [
+        ([], "key-missing"),
+        ([("Idempotency-Key", "")], "key-invalid"),
+        ([("Idempotency-Key", '"a')], "key-invalid"),
+        ([("Idempotency-Key", "a b")], "key-invalid"),
+        ([("Idempotency-Key", "x" * 256)], "key-invalid"),
+        ([("Idempotency-Key", "a"), ("Idempotency-Key", "a")], "key-invalid"),
+        ([("Idempotency-Key", '"a"'), ("Idempotency-Key", '"b"')], "key-invalid"),
+        ([("Idempotency-Key", b"\xe4")], "key-invalid"),
+    ],
+)
+def test_a_key_that_is_none_is_a_problem_400(shop: Shop, client: httpx.Client, headers: Any, slug: str):
+    assert problem(client.post("/orders", json=BODY, headers=headers)) == (400, slug)
+    assert (shop.calls, effects(shop)) == (0, (0, 0, 0))
+
+
+def test_a_body_of_a_mebibyte(shop: Shop, client: httpx.Client):
+    body = b'{"customer":"Ada","x":"' + b"x" * (1024 * 1024 - 25) + b'"}'
+    assert len(body) == 1024 * 1024
+    json_key = KEY | {"Content-Type": "application/json"}
+    answers = [client.post("/orders", content=body, headers=json_key) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert problem(client.post("/orders", content=body[:-3] + b'y"}', headers=json_key)) == (422, "key-reused")
+    assert effects(shop) == (1, 1, 1)
+    assert problem(client.post("/orders", content=body + b" ", headers=json_key)) == (413, "body-too-large")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("framing", "sent"),
+    [
+        ("Content-Length: 1073741824", b""),
+        ("Transfer-Encoding: chunked", (b"10000\r\n" + b"x" * 65_536 + b"\r\n") * 17),
+    ],
+)
+def test_a_body_beyond_the_limit_is_not_read(shop: Shop, client: httpx.Client, framing: str, sent: bytes):
+    """The rest of it never comes, and the answer does."""
+    lines = ["POST /orders HTTP/1.1", "Host: x", framing, "Idempotency-Key: k", "", ""]
+    with socket.create_connection((client.base_url.host, client.base_url.port), 30) as raw:
+        raw.sendall("\r\n".join(lines).encode() + sent)
+        answer = raw.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nContent-Type: application/problem+json\r\n" in answer
+    assert shop.calls == 0
+
+
+def test_a_form(shop: Shop, client: httpx.Client):
+    answers = [client.post("/form", data={"customer": "Ada"}, headers=KEY) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [303, 303]
+    assert answers[0].headers["Location"] == answers[1].headers["Location"]
+    assert effects(shop) == (1, 1, 1)
+    assert problem(client.post("/form", data={"customer": "Eve"}, headers=KEY)) == (422, "key-reused")
+
+
+def test_a_blueprint(shop: Shop, client: httpx.Client):
+    answers = [client.post("/admin/a/b/orders", headers=KEY) for _ in range(2)]
+    assert [(answer.status_code, answer.headers["Content-Type"]) for answer in answers] == [(201, "text/plain")] * 2
+    with shop.engine.connect() as connection:
+        assert connection.scalars(select(tables.idempotency.c.scope)).all() == ["POST /admin/<path:where>/orders"]
+
+
+def test_a_duplicate_that_waits_gets_the_replay(shop: Shop, client: httpx.Client):
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(client.post, "/held", headers=KEY)
+        assert shop.entered.wait(DEADLINE_SECONDS)
+        second = threads.submit(client.post, "/held", headers=KEY)
+        shop.go_on.set()
+        assert (first.result().status_code, second.result().status_code) == (201, 201)
+    assert first.result().content == second.result().content
+    assert second.result().headers["Idempotency-Replayed"] == "true"
+    assert (shop.calls, effects(shop)) == (1, (1, 1, 1))
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_duplicate_does_not_wait_for_the_first(shop: Shop, client: httpx.Client):
+    """On SQLite it waits: there is one writer."""
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(client.post, "/held-without-wait", headers=KEY)
+        assert shop.entered.wait(DEADLINE_SECONDS)
+        assert problem(client.post("/held-without-wait", headers=KEY)) == (409, "in-progress")
+        assert problem(client.post("/held-without-wait?x=1", headers=KEY)) == (422, "key-reused")
+        assert client.post("/orders", json=BODY, headers={"Idempotency-Key": "other"}).status_code == 201
+        shop.go_on.set()
+        assert first.result().status_code == 201

@@ -1,0 +1,167 @@
+"""What every integration keeps: many requests at once, lost answers, and SIGKILL of the server at any place."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from sqlalchemy import Engine, func, select
+
+from outboxkit import tables
+from tests.integration.http import flask_shop, idempotent_shop
+from tests.integration.http.idempotent_server import Servers, serve
+from tests.support.ledger_requests import end_leases
+from tests.support.polling import eventually
+
+AT_ONCE = 50
+night = pytest.mark.night
+
+
+class Door(NamedTuple):
+    """An endpoint, and the table of its orders; `in_steps`: its call outside is a line in a file."""
+
+    path: str
+    orders: Any = idempotent_shop.Order.__table__
+    in_steps: bool = False
+    shop: str = "fastapi"
+
+
+SYNC, ASYNC, STEPS = Door("/sync/orders"), Door("/async/orders"), Door("/steps/orders", in_steps=True)
+FLASK = Door("/orders", flask_shop.Order.__table__, shop="flask")
+BY_DAY = {("postgresql", SYNC), ("postgresql", ASYNC), ("postgresql", STEPS), ("postgresql", FLASK)}
+
+
+def everywhere(by_day: set[tuple[str, Door]]) -> pytest.MarkDecorator:
+    """On each database and at each door; what is not listed, by night."""
+    return pytest.mark.parametrize(
+        ("database_url", "door"),
+        [
+            pytest.param(
+                database, door, id=f"{database} {door.path}", marks=() if (database, door) in by_day else night
+            )
+            for database in ("postgresql", "sqlite")
+            for door in (SYNC, ASYNC, STEPS, FLASK)
+        ],
+        indirect=["database_url"],
+    )
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def servers(database_url: str, door: Door, calls: Path) -> Iterator[Servers]:
+    with serve(database_url, calls, shop=door.shop, **({"lease": 600} if door.in_steps else {})) as found:
+        yield found
+
+
+@pytest.fixture
+async def client(servers: Servers) -> AsyncIterator[httpx.AsyncClient]:
+    servers.start()
+    limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=servers.url, timeout=60, limits=limits) as made:
+        yield made
+
+
+def order(customer: str = "ada", *, key: str = "k", user: str = "ada", number: int = 7) -> dict[str, Any]:
+    headers = {"Idempotency-Key": key, "X-User": user, "X-Order": f"{number}", "Connection": "close"}
+    return {"json": {"customer": customer}, "headers": headers}
+
+
+def effects(engine: Engine, door: Door) -> tuple[int, ...]:
+    """Orders, and messages and keys, that are committed."""
+    found = (door.orders, tables.outbox, tables.idempotency)
+    with engine.connect() as connection:
+        return tuple(connection.scalar(select(func.count()).select_from(table)) or 0 for table in found)
+
+
+def once(door: Door, times: int = 1) -> tuple[int, ...]:
+    return (times, 0 if door.in_steps else times, times)
+
+
+@everywhere(BY_DAY)
+async def test_fifty_identical_requests_at_once(door: Door, client: httpx.AsyncClient, engine: Engine):
+    answers = await asyncio.gather(*(client.post(door.path, **order()) for _ in range(AT_ONCE)))
+    replays = [a for a in answers if a.headers.get("idempotency-replayed") == "true"]
+    refused = [a for a in answers if a.status_code == 409]
+    [first] = [a for a in answers if a not in (*replays, *refused)]
+    assert first.status_code == 201, Counter(a.status_code for a in answers)
+    assert {(a.status_code, a.content) for a in replays} <= {(201, first.content)}
+    assert {a.json()["type"].rpartition(":")[2] for a in refused} <= {"in-progress"}
+    assert all(1 <= int(a.headers["retry-after"]) <= (600 if door.in_steps else 1) for a in refused)
+    assert effects(engine, door) == once(door)
+
+
+@everywhere(BY_DAY)
+async def test_fifty_different_bodies_at_once(door: Door, client: httpx.AsyncClient, engine: Engine):
+    answers = await asyncio.gather(*(client.post(door.path, **order(f"customer {n}")) for n in range(AT_ONCE)))
+    found = Counter(a.status_code for a in answers)
+    # One that looks at the very moment at which the first begins or ends cannot tell what that is busy with: 409.
+    assert (found[201], found[201] + found[422] + found[409]) == (1, AT_ONCE), found
+    assert found[409] <= 3 or door.in_steps, found
+    assert {a.json()["type"].rpartition(":")[2] for a in answers if a.status_code == 422} <= {"key-reused"}
+    assert (await client.post(door.path, **order("another"))).status_code == 422
+    assert effects(engine, door) == once(door)
+
+
+@everywhere(BY_DAY)
+async def test_two_callers_and_two_keys_are_four_requests(door: Door, client: httpx.AsyncClient, engine: Engine):
+    asked = [(key, user) for key in "ab" for user in ("ada", "bob")]
+    answers = [
+        await client.post(door.path, **order(key=key, user=user, number=number))
+        for number, (key, user) in enumerate(asked, 1)
+        for _ in range(2)
+    ]
+    assert [a.headers.get("idempotency-replayed") for a in answers] == [None, "true"] * 4
+    assert len({a.content for a in answers}) == 4
+    assert effects(engine, door) == once(door, 4)
+
+
+@everywhere(BY_DAY)
+async def test_an_answer_that_was_lost_on_the_wire_comes_again(
+    door: Door, servers: Servers, client: httpx.AsyncClient, engine: Engine
+):
+    """The client sends its request and is gone before the answer."""
+    request = client.build_request("POST", door.path, **order())
+    with socket.create_connection(("127.0.0.1", int(servers.url.rpartition(":")[2]))) as gone:
+        lines = [f"POST {door.path} HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers.items()), "", ""]
+        gone.sendall("\r\n".join(lines).encode() + request.read())
+    eventually(lambda: effects(engine, door), lambda found: found == once(door))
+    eventually(lambda: state_of_key(engine), lambda state: state == "done")
+    answer = await client.post(door.path, **order())
+    assert (answer.status_code, answer.headers["idempotency-replayed"]) == (201, "true")
+    assert effects(engine, door) == once(door)
+
+
+def state_of_key(engine: Engine) -> str | None:
+    with engine.connect() as connection:
+        return connection.scalar(select(tables.idempotency.c.state))
+
+
+@everywhere({("postgresql", ASYNC), ("sqlite", SYNC), ("postgresql", STEPS), ("sqlite", FLASK)})
+def test_a_crash_at_any_place_and_a_retry_make_one_effect(door: Door, servers: Servers, engine: Engine, calls: Path):
+    """Places are before and after each statement and commit, and in steps around the call and between the steps."""
+    replayed: set[bool] = set()
+    with httpx.Client(base_url=servers.url, timeout=60) as client:
+
+        def post(number: int) -> httpx.Response:
+            return client.post(door.path, **order(key=f"key-{number}", number=number))
+
+        place = 0
+        for place, answer in servers.survivors(post, lambda: end_leases(engine)):
+            assert answer.status_code == 201, (place, answer.text)
+            assert effects(engine, door) == once(door, place), place
+            replayed.add("idempotency-replayed" in answer.headers)
+    assert place >= (20 if door.in_steps else 10), "an atomic request has four statements, and a commit"
+    assert replayed == {True, False}, "crashes came before the commit and after it"
+    if door.in_steps:
+        made = calls.read_text().split()
+        assert len(set(made)) == place, "every call of a request has the same key"
+        again = {key for key in made if made.count(key) > 1}
+        assert 1 <= len(again) < place / 2, "only a crash between a call and its record repeats it"

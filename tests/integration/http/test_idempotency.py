@@ -1,0 +1,234 @@
+"""The ledger on both databases: the request, its answer and its repetitions, one after the other and at once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import outbox, tables
+from outboxkit.errors import LeaseLost, TransactionRequired
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay
+from outboxkit.message import Message
+from outboxkit.runtime import process
+from tests.support.ledger_requests import (
+    ASKED,
+    CREATED,
+    IN_STEPS,
+    OK,
+    OTHER,
+    begun,
+    change,
+    count,
+    database_time,
+    done,
+    end_leases,
+    expire,
+    row,
+    told,
+)
+
+EFFECTS = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("what", String))
+AT_ONCE = 50
+
+
+@pytest.fixture
+def many(database_url: str) -> Any:
+    """An engine with a connection for each of them, where SQLite's wait for each other and never fail."""
+    if database_url.startswith("sqlite"):
+        made = create_engine(database_url, connect_args={"timeout": 60}, pool_size=AT_ONCE)
+    else:
+        made = create_engine(database_url, pool_size=AT_ONCE)
+    EFFECTS.metadata.create_all(made)
+    yield made
+    made.dispose()
+
+
+def effects(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(EFFECTS)).scalar_one()
+
+
+def serve(engine: Engine, asked: dict[str, Any]) -> Outcome:
+    """A request as an integration runs it."""
+    with Session(engine) as session:
+        outcome = ledger.begin(session, **asked)
+        if isinstance(outcome, Fresh):
+            session.execute(insert(EFFECTS).values(what=asked["key"]))
+            outbox.add(session, Message(id=outcome.token, type="Ordered", payload=b"{}"))
+            ledger.complete(session, outcome, CREATED)
+            session.commit()
+        return outcome
+
+
+def all_at_once(calls: list[Callable[[], Outcome]]) -> list[Outcome]:
+    ready = Barrier(len(calls))
+
+    def one(call: Callable[[], Outcome]) -> Outcome:
+        ready.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(one, calls))
+
+
+def kinds(outcomes: list[Outcome]) -> Counter[str]:
+    return Counter(type(outcome).__name__ for outcome in outcomes)
+
+
+def test_the_answer_comes_back_byte_for_byte(engine: Engine):
+    fresh = done(engine)
+    assert told(engine) == Replay(CREATED, fresh.expires_at)
+    assert told(engine, OTHER) == Mismatch()
+    assert isinstance(told(engine, ASKED | {"principal": "bob"}), Fresh)
+
+
+def test_a_large_answer_comes_back(engine: Engine):
+    large = ledger.Response(200, (("x-long", "é" * 10_000),), bytes(range(256)) * 4096)
+    fresh = done(engine, ASKED, large)
+    assert told(engine) == Replay(large, fresh.expires_at)
+
+
+def test_what_has_expired_is_new_again(engine: Engine):
+    done(engine)
+    expire(engine)
+    second = done(engine, OTHER, OK)
+    assert told(engine, OTHER) == Replay(OK, second.expires_at)
+    assert count(engine) == 1
+
+
+def test_the_guard_and_the_rollback(engine: Engine):
+    with Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        with pytest.raises(TransactionRequired, match=r"ledger\.complete first"):
+            session.commit()
+        session.rollback()
+        with pytest.raises(TransactionRequired, match="begin again"):
+            ledger.complete(session, fresh, OK)
+        session.commit()
+    assert count(engine) == 0
+    assert isinstance(told(engine), Fresh)
+
+
+def test_several_keys_in_one_transaction(engine: Engine):
+    with Session(engine) as session, session.begin():
+        for key in ("k-1", "k-2", "k-3"):
+            fresh = ledger.begin(session, **ASKED | {"key": key})
+            ledger.complete(session, fresh, CREATED)
+    assert [type(told(engine, ASKED | {"key": key})) for key in ("k-1", "k-2", "k-3")] == [Replay] * 3
+
+
+def test_a_lease_is_fenced_by_its_token(engine: Engine):
+    first = begun(engine, IN_STEPS)
+    waiting = told(engine, IN_STEPS)
+    assert isinstance(waiting, InProgress)
+    assert timedelta(0) < waiting.after <= timedelta(minutes=1)
+    assert told(engine, IN_STEPS | {"fingerprint": b"b" * 32}) == Mismatch()
+    change(engine, steps=b'{"charge":{"id":7}}')
+    end_leases(engine)
+    second = begun(engine, IN_STEPS)
+    assert second.steps == b'{"charge":{"id":7}}'
+    with Session(engine) as session, pytest.raises(LeaseLost, match="another run has taken over"):
+        ledger.complete(session, first, OK)
+    with Session(engine) as session, session.begin():
+        ledger.complete(session, second, CREATED)
+    assert told(engine, IN_STEPS) == Replay(CREATED, second.expires_at)
+
+
+def test_a_released_lease_and_a_forgotten_key(engine: Engine):
+    first = begun(engine, IN_STEPS)
+    with Session(engine) as session, session.begin():
+        ledger.release(session, first)
+    second = begun(engine, IN_STEPS)
+    assert isinstance(second, Fresh)
+    with Session(engine) as session, session.begin():
+        ledger.release(session, second, forget=True)
+    assert count(engine) == 0
+
+
+def test_identical_requests_at_once_have_one_effect(many: Engine):
+    outcomes = all_at_once([lambda: serve(many, ASKED)] * AT_ONCE)
+    assert kinds(outcomes)["Fresh"] == 1
+    assert set(kinds(outcomes)) <= {"Fresh", "Replay", "InProgress"}
+    assert {outcome.response for outcome in outcomes if isinstance(outcome, Replay)} <= {CREATED}
+    assert (effects(many), count(many)) == (1, 1)
+    with many.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.outbox)).scalar_one() == 1
+    assert isinstance(told(many), Replay)
+
+
+def test_every_payload_but_one_is_refused(many: Engine):
+    asked = [ASKED | {"fingerprint": bytes([number]) * 32} for number in range(AT_ONCE)]
+    outcomes = all_at_once([lambda each=each: serve(many, each) for each in asked])
+    assert kinds(outcomes) == {"Fresh": 1, "Mismatch": AT_ONCE - 1}
+    assert effects(many) == 1
+
+
+def test_two_callers_with_one_key_each_have_their_own(many: Engine):
+    callers = ["alice", "bob", None, "x" * 300]
+    calls = [lambda each=each: serve(many, ASKED | {"principal": each}) for each in callers * 5]
+    outcomes = all_at_once(calls)
+    assert kinds(outcomes)["Fresh"] == len(callers) == effects(many)
+    found = [outcome.principal for outcome in outcomes if isinstance(outcome, Fresh)]
+    assert sorted(found, key=str) == sorted(callers, key=str)
+
+
+def test_one_of_many_takes_over_what_has_expired(many: Engine):
+    done(many)
+    expire(many)
+    outcomes = all_at_once([lambda: serve(many, OTHER)] * 20)
+    assert kinds(outcomes)["Fresh"] == 1
+    assert "Mismatch" not in kinds(outcomes)
+    assert (effects(many), row(many).fingerprint) == (1, OTHER["fingerprint"])
+
+
+def test_one_of_many_takes_over_what_has_lost_its_lease(many: Engine):
+    begun(many, IN_STEPS)
+    end_leases(many)
+    outcomes = all_at_once([lambda: begun(many, IN_STEPS)] * 20)
+    assert kinds(outcomes) == {"Fresh": 1, "InProgress": 19}
+
+
+async def test_tasks_of_one_event_loop(database_url: str, many: Engine):
+    """Forty at once with half as many connections: nobody holds up the loop, and one does it."""
+    engine = process.engine(database_url, name="test", pool_size=20)
+
+    async def request() -> Outcome:
+        async with AsyncSession(engine) as session:
+            outcome = await session.run_sync(ledger.begin, **ASKED)
+            if isinstance(outcome, Fresh):
+                await session.execute(insert(EFFECTS).values(what="order"))
+                await asyncio.sleep(0)
+                await session.run_sync(ledger.complete, outcome, CREATED)
+                await session.commit()
+            return outcome
+
+    outcomes = await asyncio.gather(*(request() for _ in range(40)))
+    await engine.dispose()
+    assert kinds(outcomes)["Fresh"] == 1
+    assert set(kinds(outcomes)) <= {"Fresh", "Replay", "InProgress"}
+    assert effects(many) == 1
+
+
+async def test_an_async_session_refuses_the_commit_too(async_engine: AsyncEngine):
+    async with AsyncSession(async_engine) as session:
+        await session.run_sync(ledger.begin, **ASKED)
+        with pytest.raises(TransactionRequired, match="complete first"):
+            await session.commit()
+
+
+def test_the_clock_is_the_databases(engine: Engine):
+    before = database_time(engine)
+    done(engine, ASKED | {"retention": timedelta(hours=2)})
+    found = row(engine)
+    assert before <= found.created_at + timedelta(milliseconds=1)
+    assert found.created_at <= database_time(engine)
+    assert found.expires_at - found.created_at == timedelta(hours=2)

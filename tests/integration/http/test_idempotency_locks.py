@@ -1,0 +1,238 @@
+"""Requests of transactions that are still open, on PostgreSQL: found by the server's locks, and by nothing else's."""
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from outboxkit import migrations
+from outboxkit.errors import TransactionRequired
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay, _locks_of, _row_of
+from tests.integration.outbox.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
+from tests.servers import Server, create_database, drop_database
+from tests.support.ledger_requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, expire, told
+from tests.support.polling import eventually
+
+LOCKS = _locks_of(_row_of("POST /orders", "alice", "k-1"), ASKED["fingerprint"])
+TABLE = "'outboxkit_idempotency'::regclass::oid::bigint"
+
+
+@pytest.fixture
+def holder(pg_engine: Engine) -> Iterator[Session]:
+    """A session whose transaction has the key, and stays open."""
+    with Session(pg_engine) as session:
+        assert isinstance(ledger.begin(session, **ASKED), Fresh)
+        yield session
+
+
+@pytest.fixture
+def others_database(postgresql: Server, template: str) -> Iterator[Engine]:
+    """A second database of the same server, whose tables have the same numbers."""
+    name = f"outboxkit_{secrets.token_hex(6)}"
+    engine = create_engine(create_database(postgresql.url, name, template=template))
+    yield engine
+    engine.dispose()
+    drop_database(postgresql.url, name)
+
+
+def test_the_open_request_is_in_progress_and_another_payload_a_mismatch(holder: Session, pg_engine: Engine):
+    assert told(pg_engine) == InProgress()
+    assert told(pg_engine, OTHER) == Mismatch()
+    assert isinstance(told(pg_engine, ASKED | {"key": "k-2"}), Fresh)
+
+
+def test_every_payload_but_the_open_one_is_a_mismatch_at_once(holder: Session, pg_engine: Engine):
+    ready = Barrier(30)
+
+    def one(number: int) -> Outcome:
+        ready.wait()
+        return told(pg_engine, ASKED | {"fingerprint": bytes([number]) * 32})
+
+    with ThreadPoolExecutor(30) as pool:
+        assert list(pool.map(one, range(30))) == [Mismatch()] * 30
+
+
+def test_who_lost_does_not_stand_for_the_holder(holder: Session, pg_engine: Engine):
+    """Losers keep what they told of until their transactions end."""
+    with Session(pg_engine) as loser, Session(pg_engine) as another:
+        assert ledger.begin(loser, **OTHER) == Mismatch()
+        assert ledger.begin(another, **ASKED) == InProgress()
+        assert told(pg_engine) == InProgress()
+        assert told(pg_engine, OTHER) == Mismatch()
+        holder.rollback()
+        assert isinstance(told(pg_engine), Fresh)
+        assert isinstance(told(pg_engine, OTHER), Fresh)
+
+
+def test_after_a_rollback_the_next_one_is_fresh(holder: Session, pg_engine: Engine):
+    holder.rollback()
+    assert isinstance(told(pg_engine, OTHER), Fresh)
+
+
+def test_after_a_savepoint_is_rolled_back_the_next_one_is_fresh(pg_engine: Engine):
+    with Session(pg_engine) as session:
+        with session.begin_nested() as savepoint:
+            ledger.begin(session, **ASKED)
+            assert told(pg_engine) == InProgress()
+            savepoint.rollback()
+        assert isinstance(told(pg_engine), Fresh)
+        session.commit()
+
+
+def is_gone(engine: Engine, pid: int) -> bool:
+    with engine.connect() as connection:
+        return not connection.execute(text("SELECT FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}).all()
+
+
+def test_where_the_holders_connection_ends_the_key_is_free(holder: Session, pg_engine: Engine):
+    pid = holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    with pg_engine.begin() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+    eventually(lambda: is_gone(pg_engine, pid))
+    assert isinstance(told(pg_engine, OTHER), Fresh)
+    with pytest.raises(OperationalError):
+        holder.execute(text("SELECT 1"))
+    holder.rollback()
+
+
+def test_an_expired_row_that_is_being_taken_over_is_in_progress(pg_engine: Engine):
+    done(pg_engine, OTHER)
+    expire(pg_engine)
+    with Session(pg_engine) as session:
+        assert isinstance(ledger.begin(session, **ASKED), Fresh)
+        assert told(pg_engine) == InProgress()
+        assert told(pg_engine, OTHER) == Mismatch()
+
+
+def test_a_replay_locks_nothing(pg_engine: Engine):
+    done(pg_engine)
+    with Session(pg_engine) as one, Session(pg_engine) as other:
+        for session in (one, other):
+            assert isinstance(ledger.begin(session, **ASKED), Replay)
+            assert ledger.begin(session, **OTHER) == Mismatch()
+        assert one.execute(text("SELECT pg_current_xact_id_if_assigned()")).scalar_one() is None
+        held = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+        assert one.execute(held).scalar_one() == 0
+        with pg_engine.begin() as connection:
+            connection.execute(text("SET LOCAL lock_timeout = '1s'"))
+            connection.execute(text("DELETE FROM outboxkit_idempotency"))
+
+
+def test_another_database_has_locks_of_its_own(holder: Session, others_database: Engine):
+    assert isinstance(told(others_database), Fresh)
+    assert isinstance(told(others_database, OTHER), Fresh)
+
+
+def test_a_mismatch_is_told_from_this_databases_locks(holder: Session, pg_engine: Engine, others_database: Engine):
+    with Session(others_database) as session:
+        assert isinstance(ledger.begin(session, **OTHER), Fresh)
+        assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
+        assert (told(others_database), told(others_database, OTHER)) == (Mismatch(), InProgress())
+
+
+def test_another_schema_has_locks_of_its_own(holder: Session, pg_engine: Engine, postgresql_url: str):
+    with pg_engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA tenant"))
+    tenant = create_engine(f"{postgresql_url}?options=-csearch_path%3Dtenant")
+    with tenant.begin() as connection:
+        migrations.migrate(connection)
+    with Session(tenant) as session:
+        assert isinstance(ledger.begin(session, **OTHER), Fresh)
+        assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
+        assert (told(tenant), told(tenant, OTHER)) == (Mismatch(), InProgress())
+    tenant.dispose()
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        f"pg_advisory_lock(:whole # {TABLE})",
+        f"pg_advisory_xact_lock(:whole # {TABLE})",
+        "pg_advisory_xact_lock(:part, :asked)",
+    ],
+)
+def test_somebody_elses_lock_of_the_same_number_is_nothing_worse_than_busy(pg_engine: Engine, lock: str):
+    with pg_engine.connect() as stranger:
+        given = {"whole": LOCKS["request_lock"], "part": LOCKS["request_part"], "asked": LOCKS["asked_part"]}
+        stranger.execute(text(f"SELECT {lock}"), given)
+        assert told(pg_engine) == InProgress()
+        assert told(pg_engine, ASKED | {"wait": timedelta(milliseconds=20)}) == InProgress()
+        stranger.execute(text("SELECT pg_advisory_unlock_all()"))
+    assert isinstance(told(pg_engine), Fresh)
+
+
+@pytest.mark.parametrize("lock", ["pg_advisory_xact_lock_shared(:part, 7)", "pg_advisory_xact_lock(:part, 7)", "1"])
+def test_somebody_elses_halves_say_nothing(holder: Session, pg_engine: Engine, lock: str):
+    with pg_engine.connect() as stranger:
+        stranger.execute(text(f"SELECT {lock}, CAST(:part AS integer)"), {"part": LOCKS["request_part"]})
+        assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
+
+
+def test_halves_with_every_sign(pg_engine: Engine):
+    """The server shows as unsigned what was given as signed: enough keys for each combination of signs."""
+    signs = set()
+    for number in range(64):
+        fingerprint = bytes([number * 4]) * 32
+        asked = ASKED | {"key": f"k-{number}", "fingerprint": fingerprint}
+        locks = _locks_of(_row_of("POST /orders", "alice", asked["key"]), fingerprint)
+        signs.add(tuple(number < 0 for number in locks.values()))
+        with Session(pg_engine) as session:
+            ledger.begin(session, **asked)
+            assert told(pg_engine, asked) == InProgress()
+            assert told(pg_engine, asked | {"fingerprint": b"?" * 32}) == Mismatch()
+    assert len(signs) == 8
+
+
+def test_several_keys_of_one_transaction_are_each_their_own(pg_engine: Engine):
+    with Session(pg_engine) as session:
+        for number in range(10):
+            asked = ASKED | {"key": f"k-{number}", "fingerprint": bytes([number]) * 32}
+            ledger.begin(session, **asked)
+        for number in range(10):
+            asked = ASKED | {"key": f"k-{number}", "fingerprint": bytes([number]) * 32}
+            assert told(pg_engine, asked) == InProgress()
+            assert told(pg_engine, asked | {"fingerprint": bytes([number + 1]) * 32}) == Mismatch()
+
+
+def test_a_stored_answer_is_seen_although_somebody_holds_the_lock(pg_engine: Engine):
+    done(pg_engine)
+    with pg_engine.connect() as stranger:
+        stranger.execute(text(f"SELECT pg_advisory_xact_lock(:whole # {TABLE})"), {"whole": LOCKS["request_lock"]})
+        assert isinstance(told(pg_engine), Replay)
+
+
+def test_autocommit_is_refused(postgresql_url: str, pg_engine: Engine):
+    engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    for asked in (ASKED, IN_STEPS):
+        with Session(engine) as session, pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
+            ledger.begin(session, **asked)
+    fresh = begun(pg_engine, IN_STEPS)
+    with Session(engine) as session:
+        for call in (lambda: ledger.complete(session, fresh, OK), lambda: ledger.release(session, fresh)):
+            with pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
+                call()
+    engine.dispose()
+    assert count(pg_engine) == 1
+
+
+def test_a_prepared_transaction_holds_its_key(preparing_url: str):  # noqa: F811
+    engine = create_engine(preparing_url)
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        with Session(connection, join_transaction_mode="control_fully") as session:
+            fresh = ledger.begin(session, **ASKED)
+            ledger.complete(session, fresh, CREATED)
+            session.connection().connection.driver_connection.execute("PREPARE TRANSACTION 'of-a-request'")
+        assert told(engine) == InProgress()
+        assert told(engine, OTHER) == Mismatch()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("COMMIT PREPARED 'of-a-request'"))
+    assert told(engine) == Replay(CREATED, fresh.expires_at)
+    engine.dispose()

@@ -1,0 +1,153 @@
+"""`inbox.run_once` where PostgreSQL has more to say: two at the same time, autocommit, errors, statements that hang."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from sqlalchemy import Engine, create_engine, func, insert, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, Outcome, TransactionRequired, event, inbox, inbox_handler, outbox, tables
+from tests.support.polling import eventually_async
+
+MESSAGE = Message(id="m", type="Ordered", payload=b'{"number":7}')
+
+
+@event("Ordered")
+@dataclass(frozen=True)
+class Ordered:
+    number: int
+
+
+@inbox_handler("BillOrder")
+async def bill(session: AsyncSession, event: Ordered) -> None:
+    outbox.add(session, event)
+
+
+@inbox_handler("Hangs", timeout=0.2)
+async def hangs(session: AsyncSession, event: Ordered) -> None:
+    await bill(session, event)
+    await session.execute(text("SELECT pg_sleep(600)"))
+
+
+@inbox_handler("HangsToo", timeout=0.2)
+def hangs_in_sync(session: Session, event: Ordered) -> None:
+    session.execute(text("SELECT pg_sleep(600)"))
+
+
+async def run(engine: AsyncEngine, handler: object) -> Outcome:
+    async with AsyncSession(engine) as session, session.begin():
+        return await session.run_sync(inbox.run_once, MESSAGE, handler)
+
+
+async def committed(engine: AsyncEngine) -> tuple[int, int]:
+    """How many rows the inbox and the outbox have."""
+    async with AsyncSession(engine) as session:
+        inbox_rows = await session.scalar(select(func.count()).select_from(tables.inbox))
+        return inbox_rows, await session.scalar(select(func.count()).select_from(tables.outbox))
+
+
+async def backends(engine: AsyncEngine, condition: str) -> int:
+    asked = f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
+    async with engine.connect() as connection:
+        return int((await connection.execute(text(asked))).scalar_one())
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+async def test_at_the_same_time_the_second_waits_for_the_first(async_pg_engine: AsyncEngine, first_commits: bool):
+    async with AsyncSession(async_pg_engine) as session:
+        await session.begin()
+        assert await session.run_sync(inbox.run_once, MESSAGE, bill) is Outcome.PROCESSED
+        waiting = asyncio.create_task(run(async_pg_engine, bill))
+        await eventually_async(lambda: backends(async_pg_engine, "wait_event = 'transactionid'"))
+        assert not waiting.done()
+        await (session.commit() if first_commits else session.rollback())
+        assert await waiting is (Outcome.DUPLICATE if first_commits else Outcome.PROCESSED)
+    assert await committed(async_pg_engine) == (1, 1)
+
+
+def test_an_autocommit_connection_is_refused(pg_engine: Engine):
+    engine = create_engine(pg_engine.url, isolation_level="AUTOCOMMIT")
+    with Session(engine) as session, session.begin(), pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
+        inbox.run_once(session, MESSAGE, bill)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("handler", [hangs, hangs_in_sync])
+async def test_a_handler_whose_statement_hangs_is_cancelled_in_the_server_too(
+    async_pg_engine: AsyncEngine, handler: object
+):
+    with pytest.raises(TimeoutError, match=r"handler 'Hangs\w*' took longer than 0.2 s and was cancelled"):
+        await run(async_pg_engine, handler)
+    assert await backends(async_pg_engine, "query LIKE '%pg_sleep(600)%' AND pid <> pg_backend_pid()") == 0
+    assert await backends(async_pg_engine, "state = 'idle in transaction'") == 0
+    assert async_pg_engine.pool.checkedout() == 0
+    assert await committed(async_pg_engine) == (0, 0)
+    assert await run(async_pg_engine, bill) is Outcome.PROCESSED
+    assert await committed(async_pg_engine) == (1, 1)
+
+
+async def test_after_a_timeout_the_same_message_is_new(async_pg_engine: AsyncEngine):
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await run(async_pg_engine, hangs)
+    assert async_pg_engine.pool.checkedout() == 0
+
+
+async def test_a_stop_in_the_middle_of_a_statement_is_no_timeout(async_pg_engine: AsyncEngine):
+    @inbox_handler("HangsLong", timeout=3600)
+    async def hangs_long(session: AsyncSession, event: Ordered) -> None:
+        await session.execute(text("SELECT pg_sleep(600)"))
+
+    task = asyncio.create_task(run(async_pg_engine, hangs_long))
+    await eventually_async(lambda: backends(async_pg_engine, "wait_event = 'PgSleep'"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await backends(async_pg_engine, "wait_event = 'PgSleep'") == 0
+    assert await run(async_pg_engine, bill) is Outcome.PROCESSED
+
+
+async def test_waiting_for_a_duplicate_is_not_the_handlers_time(async_pg_engine: AsyncEngine):
+    @inbox_handler("BillOrder", timeout=0.2)
+    async def impatient(session: AsyncSession, event: Ordered) -> None:
+        await bill(session, event)
+
+    async with AsyncSession(async_pg_engine) as session:
+        await session.begin()
+        await session.run_sync(inbox.run_once, MESSAGE, bill)
+        waiting = asyncio.create_task(run(async_pg_engine, impatient))
+        await eventually_async(lambda: backends(async_pg_engine, "wait_event = 'transactionid'"))
+        await session.execute(text("SELECT pg_sleep(0.3)"))
+        await session.rollback()
+        assert await waiting is Outcome.PROCESSED
+
+
+def test_who_goes_on_after_an_error_is_not_taken_for_done(pg_engine: Engine):
+    """PostgreSQL answers the COMMIT of a transaction that it has given up with a rollback, and calls it no error."""
+
+    @inbox_handler("GoesOn")
+    def goes_on(session: Session, event: Ordered) -> None:
+        outbox.add(session, event)
+        session.flush()
+        with pytest.raises(IntegrityError):
+            session.execute(insert(tables.inbox).values(handler="Other", message_id="m", type=None))
+
+    refused = pytest.raises(TransactionRequired, match="'GoesOn' caught a database error")
+    with refused, Session(pg_engine) as session, session.begin():
+        inbox.run_once(session, MESSAGE, goes_on)
+
+
+def test_an_error_in_a_savepoint_is_the_handlers_own(pg_engine: Engine):
+    @inbox_handler("Careful")
+    def careful(session: Session, event: Ordered) -> None:
+        outbox.add(session, event)
+        with pytest.raises(IntegrityError), session.begin_nested():
+            session.execute(insert(tables.inbox).values(handler="Other", message_id="m", type=None))
+
+    with Session(pg_engine) as session, session.begin():
+        assert inbox.run_once(session, MESSAGE, careful) is Outcome.PROCESSED
+    with Session(pg_engine) as session:
+        assert session.scalar(select(func.count()).select_from(tables.outbox)) == 1

@@ -1,0 +1,181 @@
+"""`assert_effects_once`: wrong handlers are caught, and their right twins are not accused."""
+
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from outboxkit import ConfigurationError, inbox_handler
+from outboxkit.testing import assert_effects_once
+from tests.integration.kit import kit_handlers, kit_memory, kit_more, kit_outside
+from tests.integration.kit.kit_handlers import ORDERED, Account, Customer, Ordered, Tables
+from tests.integration.kit.kit_world import local, mail, web
+from tests.servers import Server
+from tests.support.databases import SqliteCopies
+
+MODULES = (kit_handlers, kit_memory, kit_outside, kit_more)
+RIGHT = [handler for module in MODULES for handler in module.RIGHT]
+AT_ONCE, IN_A_BATCH = "two messages of the same event, at once", "in one batch"
+SWALLOWED = "it swallows the error of a statement that fails"
+ENDED = "failed at its first delivery.* ended the transaction"
+NOT_THE_SAME = "two single deliveries from the same rows do not do the same"
+REMEMBERS, FILES = "a retry counts or remembers again in variables", "a retry changes files again"
+ANOTHER, SPEAKS = "it changes a database by another session or connection", "it speaks with another service"
+REQUEST = "it sends a request without a key that is the same at each attempt"
+SECOND, AFTER = "a second message of the same event fails, each time", "it acts after its commit"
+CAUGHT = {
+    AT_ONCE: "sum_by_hand sum_by_hand_async sum_in_sql upsert upsert_without_key next_number",
+    SWALLOWED: "swallow swallow_async swallow_plain",
+    "it swallows a cancellation": "cancellation_swallowed",
+    "it calls write_receipt and does not await it": "forgotten_await",
+    SECOND: "caught_without_savepoint caught_with_a_statement_behind",
+    ENDED: "commit rollback commit_of_connection",
+    IN_A_BATCH: "expunge_in_batch done_in_batch",
+    NOT_THE_SAME: "seen folder_removed temporary_table",
+    f"{NOT_THE_SAME}|delivered twice": "chance",
+    "a rollback, then again": "seen_by_id",
+    REMEMBERS: "totals global fake_mailer class_variable mocked_mailer default_argument number_in_memory object_inside "
+    "own_attribute closure array queue queue_async counts_elsewhere environment",
+    FILES: "file_kept_open file file_of_its_own truncate folder hard_link link file_behind_a_link",
+    "it leaves the task later behind": "task",
+    r"it leaves the thread Thread-\d+ .* behind": "thread mail_in_own_thread",
+    "it leaves the timer of send_mail behind": "timer",
+    REQUEST: "httpx httpx_async requests urllib http_client new_key",
+    "it sends a mail": "mail mail_in_thread mail_in_pool",
+    SPEAKS: "socket udp unix_socket unix_socket_kept unix_datagram udp_parts open_connection open_connection_async "
+    "asyncpg",
+    "a message to exchange '', routing key 'kit-nowhere'": "broker",
+    ANOTHER: "second_session second_engine other_database sqlite psycopg psycopg2",
+    "it starts a program": "program system program_async program_spawned program_instead",
+    AFTER: "rows_after_commit after_commit",
+}
+"""The words of the trial that is for each wrong handler."""
+ON_A_FILE = {
+    "wrong_commit_of_connection": "what stays after a rollback",
+    "wrong_second_session": "database is locked",
+    "wrong_second_engine": "database is locked",
+}
+WORDS = {f"wrong_{name}": words for words, names in CAUGHT.items() for name in names.split()}
+WRONG = [handler for module in MODULES for handler in module.WRONG]
+SLOW = {"wrong_second_session", "wrong_second_engine"}
+"""On a file they wait for its lock, for five seconds."""
+
+
+def cases(handlers: Sequence[Callable[..., Any]], *, by_day: int) -> Iterator[Any]:
+    """Each handler on both databases; by day, of so many handlers one, on one of them."""
+    for index, handler in enumerate(handlers):
+        for each in ("postgresql", "sqlite"):
+            is_slow = each == "sqlite" and handler.__name__ in SLOW
+            by_night = is_slow or index % by_day or (index // by_day % 2 == 1) != (each == "sqlite")
+            marks = [pytest.mark.night] if by_night else []
+            yield pytest.param(each, handler, id=f"{handler.__name__}-{each}", marks=marks)
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, database: str) -> str:
+    url: str = request.getfixturevalue(f"{database}_url")
+    return url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _world() -> Iterator[None]:
+    with web() as web_port, mail() as mail_port, local() as path, socket.socket(socket.AF_UNIX) as kept:
+        kit_outside.WEB, kit_outside.MAIL = f"http://127.0.0.1:{web_port}", mail_port
+        kit_outside.LOCAL, kit_outside.KEPT = path, kept
+        kept.connect(path)
+        kit_more.SENDALL = kept.sendall
+        yield
+
+
+@pytest.fixture
+def shop(
+    engine: Engine, tmp_path: Path, migrated_sqlite: SqliteCopies, postgresql_url: str, rabbitmq: Server
+) -> Iterator[Engine]:
+    Tables.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Customer(name="ann", orders=3), Account(name="ann", orders=3)])
+    kit_memory.SEEN.clear()
+    kit_memory.URL = engine.url.render_as_string(hide_password=False)
+    kit_outside.FOLDER = tmp_path
+    (tmp_path / "counter").write_text("12345")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("counter")
+    effects = create_engine(migrated_sqlite.copy(tmp_path / "effects.db"))
+    kit_outside.SESSIONS = sessionmaker(effects)
+    elsewhere = create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    with elsewhere.begin() as connection:
+        connection.execute(text("CREATE TABLE stats (n integer)"))
+    kit_more.ELSEWHERE, kit_more.FILE = elsewhere, str(tmp_path / "file.db")
+    kit_more.POSTGRESQL = postgresql_url.replace("+psycopg", "")
+    kit_more.BROKER = rabbitmq.url
+    with (tmp_path / "kept.log").open("a") as kit_memory.LOG:
+        yield engine
+    effects.dispose()
+    elsewhere.dispose()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize(("database", "handler"), list(cases(WRONG, by_day=1)))
+def test_a_wrong_handler_is_caught(handler: Callable[..., Any], shop: Engine):
+    with pytest.raises(AssertionError) as caught:
+        assert_effects_once(handler, ORDERED, engine=shop)
+    words = WORDS[handler.__name__]
+    if shop.dialect.name == "sqlite":
+        words = ON_A_FILE.get(handler.__name__, words)
+    assert re.search(words, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize(("database", "handler"), list(cases(RIGHT, by_day=3)))
+def test_a_right_handler_is_not_accused(handler: Callable[..., Any], shop: Engine):
+    assert_effects_once(handler, ORDERED, engine=shop)
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_handler_that_does_nothing_is_told(shop: Engine):
+    @inbox_handler("kit.Nothing")
+    def look(session: Session, event: Ordered) -> None:
+        session.get(Customer, "bob")
+
+    with pytest.warns(UserWarning, match=r"handler 'kit.Nothing' has changed nothing.* commit the rows") as told:
+        assert_effects_once(look, ORDERED, engine=shop)
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+@pytest.mark.parametrize(
+    ("number", "is_right"),
+    [("nextval('tickets')", False), ("setval('tickets', (SELECT last_value + 1 FROM tickets))", False),
+     ("setval('tickets', 100)", True)],
+)  # fmt: skip
+def test_a_handler_that_only_changes_a_sequence_is_compared_too(shop: Engine, number: str, *, is_right: bool):
+    @inbox_handler("kit.Number")
+    def count(session: Session, event: Ordered) -> None:
+        session.execute(text(f"SELECT {number}"))
+
+    with shop.begin() as connection:
+        connection.execute(text("CREATE SEQUENCE tickets"))
+    try:
+        with nullcontext() if is_right else pytest.raises(AssertionError, match=r"name=.*tickets.*last_value="):
+            assert_effects_once(count, ORDERED, engine=shop)
+    finally:
+        with shop.begin() as connection:
+            connection.execute(text("DROP SEQUENCE tickets"))
+
+
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+def test_missing_tables_are_told_with_what_makes_them(engine: Engine, tmp_path: Path):
+    empty = create_engine(f"sqlite:///{tmp_path / 'empty.db'}")
+    with pytest.raises(
+        ConfigurationError, match=r"empty\.db, cannot be used: the outboxkit tables are missing"
+    ) as told:
+        assert_effects_once(kit_handlers.right_book, ORDERED, engine=empty)
+    assert "outboxkit.metadata.create_all(engine)" in str(told.value)
+    empty.dispose()
+    with pytest.raises(AssertionError, match=r"to do: create the tables of the models .*Base\.metadata\.create_all"):
+        assert_effects_once(kit_handlers.right_book, ORDERED, engine=engine)

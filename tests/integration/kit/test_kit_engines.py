@@ -1,0 +1,174 @@
+"""The engines, sessions and databases that `assert_effects_once` takes, and those that it refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import outboxkit.runtime.process
+from outboxkit import ConfigurationError, inbox_handler, outbox, tables
+from outboxkit.testing import assert_effects_once
+from tests.integration.kit.kit_handlers import (
+    ORDERED,
+    Booked,
+    Customer,
+    Ordered,
+    Receipt,
+    Tables,
+    Token,
+    right_book,
+    right_book_async,
+    wrong_sum_by_hand,
+)
+from tests.support.night import by_day_on
+
+
+@inbox_handler("kit.Add")
+def add(session: Session, event: Ordered) -> None:
+    session.add(Receipt(order_id=event.order_id, total=event.total))
+
+
+@inbox_handler("kit.AddAsync")
+async def add_async(session: AsyncSession, event: Ordered) -> None:
+    session.add(Receipt(order_id=event.order_id, total=event.total))
+
+
+def contents(engine: Engine) -> dict[str, Any]:
+    """All rows, and the next numbers that the database gives."""
+    with engine.connect() as connection:
+        rows = {
+            table.name: sorted(map(str, connection.execute(select(table)).all()))
+            for table in (*Tables.metadata.sorted_tables, tables.outbox, tables.inbox)
+        }
+        if engine.dialect.name == "postgresql":
+            rows["numbers"] = connection.execute(
+                text("SELECT sequencename, last_value FROM pg_sequences ORDER BY 1")
+            ).all()
+    return rows
+
+
+@pytest.fixture
+def shop(engine: Engine) -> Iterator[Engine]:
+    Tables.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        receipt = Receipt(order_id=1, total=5)
+        session.add_all([Customer(name="ann", orders=3), receipt])
+        session.flush()
+        session.add(Token(receipt_id=receipt.id))
+        outbox.add(session, Booked(1, "R-1"), key="order-1")
+    return engine
+
+
+def test_all_is_as_it_was(shop: Engine):
+    before = contents(shop)
+    assert_effects_once(right_book, ORDERED, engine=shop)
+    assert contents(shop) == before
+    with pytest.raises(AssertionError):
+        assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop)
+    assert contents(shop) == before
+
+
+@by_day_on("sqlite")
+def test_sessions_lead_to_their_engine(shop: Engine):
+    factory = sessionmaker(shop)
+    with Session(shop) as session:
+        session.scalars(select(Customer)).all()
+        for source in (session, factory, scoped_session(factory)):
+            assert_effects_once(add, ORDERED, engine=source)
+
+
+@by_day_on("postgresql")
+async def test_an_async_engine_in_a_running_loop(shop: Engine, async_engine: AsyncEngine):
+    async with AsyncSession(async_engine) as session:
+        assert (await session.scalars(select(Customer.name))).all() == ["ann"]
+        await session.rollback()
+        for source in (async_engine, session, async_sessionmaker(async_engine)):
+            assert_effects_once(add_async, ORDERED, engine=source)
+        assert_effects_once(add, ORDERED, engine=async_engine)
+        with pytest.raises(AssertionError):
+            assert_effects_once(wrong_sum_by_hand, ORDERED, engine=async_engine)
+        assert (await session.scalars(select(Customer.name))).all() == ["ann"]
+
+
+def test_a_database_in_memory_is_copied():
+    engine = create_engine("sqlite://")
+    Tables.metadata.create_all(engine)
+    outboxkit.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Customer(name="ann", orders=3))
+    before = contents(engine)
+    assert_effects_once(right_book, ORDERED, engine=engine)
+    assert_effects_once(right_book_async, ORDERED, engine=engine)
+    with pytest.raises(AssertionError, match="customers"):
+        assert_effects_once(wrong_sum_by_hand, ORDERED, engine=engine)
+    assert contents(engine) == before
+    engine.dispose()
+
+
+def test_a_session_with_unseen_changes_is_refused(shop: Engine):
+    with Session(shop) as session:
+        session.add(Customer(name="bob", orders=1))
+        with pytest.raises(ConfigurationError, match="commit it before"):
+            assert_effects_once(add, ORDERED, engine=session)
+        session.flush()
+        with pytest.raises(ConfigurationError, match="commit it before"):
+            assert_effects_once(add, ORDERED, engine=session)
+    with (
+        shop.connect() as connection,
+        Session(connection) as session,
+        pytest.raises(ConfigurationError, match="one connection"),
+    ):
+        assert_effects_once(add, ORDERED, engine=session)
+
+
+def test_what_leads_to_no_engine_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="engine is 5"):
+        assert_effects_once(add, ORDERED, engine=5)
+    with pytest.raises(ConfigurationError, match="in memory and asynchronous"):
+        assert_effects_once(add, ORDERED, engine=outboxkit.runtime.process.engine("sqlite://", name="test"))
+
+
+@by_day_on("sqlite")
+def test_a_large_database_is_refused(shop: Engine):
+    with shop.begin() as connection:
+        connection.execute(insert(Customer), [{"name": str(number), "orders": 1} for number in range(10_001)])
+    with pytest.raises(ConfigurationError, match="for tests"):
+        assert_effects_once(add, ORDERED, engine=shop)
+
+
+@by_day_on("sqlite")
+def test_columns_and_tables_are_ignored_and_values_watched(shop: Engine):
+    with pytest.raises(AssertionError, match="orders=4"):
+        assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop)
+    assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore=("customers.orders",))
+    assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore=("customers",))
+    calls: set[int] = set()
+    count = iter(range(1000))
+
+    @inbox_handler("kit.Watched")
+    def watched(session: Session, event: Ordered) -> None:
+        calls.add(next(count))
+
+    with pytest.raises(AssertionError, match="what is watched"):
+        assert_effects_once(watched, ORDERED, engine=shop, watch=lambda: sorted(calls), ignore=("its closure.*",))
+
+
+def test_a_handler_that_fails_is_told_with_its_error(shop: Engine):
+    @inbox_handler("kit.Fails")
+    def fails(session: Session, event: Ordered) -> None:
+        raise KeyError("total")
+
+    with pytest.raises(AssertionError, match=r"'kit.Fails' failed .* KeyError: 'total'") as caught:
+        assert_effects_once(fails, ORDERED, engine=shop)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@by_day_on("sqlite")
+def test_arguments_that_would_be_left_out_in_silence_are_refused(shop: Engine):
+    with pytest.raises(ConfigurationError, match=r"'kit\.Add' handles 'Ordered'; the event is 'Booked'"):
+        assert_effects_once(add, ORDERED, engine=shop, others=[Booked(1, "R-1")])
+    assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore="customers")

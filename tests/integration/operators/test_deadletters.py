@@ -1,0 +1,275 @@
+"""Dead letters on real databases: replayed and discarded, by one or by many, beside relays, and broken off."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from outboxkit import statements, tables
+from outboxkit.operators import deadletters
+from outboxkit.operators.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
+from outboxkit.operators.deadletters.resolving import resolve_page
+from outboxkit.statements.resolve import Resolution
+from tests.integration.operators.dead_rows import dead, fill, letters, outbox_rows, still_parked, waiting
+from tests.support.polling import eventually_async
+
+ALL = Selection()
+
+
+async def replay(engine: AsyncEngine, selection: Selection = ALL, **more: Any) -> Resolved:
+    done = Resolved()
+    await DeadLetters(engine, **more).replay(selection, asyncio.Event(), done)
+    return done
+
+
+async def discard(engine: AsyncEngine, selection: Selection = ALL) -> Resolved:
+    done = Resolved()
+    await DeadLetters(engine).discard(selection, asyncio.Event(), done)
+    return done
+
+
+async def test_a_replayed_message_is_as_it_was_and_due_now(engine: Engine, async_engine: AsyncEngine):
+    more = {"topic": "orders.eu", "correlation_id": "story", "causation_id": "cause", "content_encoding": "gzip"}
+    more |= {"headers": b'{"tenant":"a"}', "payload": b"\xff\x00", "discard_unroutable": True}
+    fill(engine, [dead(10, key="a", **more)], [waiting(20, "a"), waiting(21, "b")])
+    before = await DeadLetters(async_engine).now()
+    done = await replay(async_engine)
+    assert (done.count, done.released, done.refused, done.complete) == (1, 1, {}, True)
+    rows = outbox_rows(engine)
+    row, after = rows[10], await DeadLetters(async_engine).now()
+    assert {name: getattr(row, name) for name in more} == more
+    assert (row.message_id, row.type, row.key, row.attempts, row.held) == ("m-10", "OrderConfirmed", "a", 0, True)
+    assert before <= row.due_at <= after
+    assert rows[20].due_at == row.due_at
+    assert rows[20].held
+    assert still_parked(engine) == {21}
+    (letter,) = letters(engine).values()
+    assert (letter.resolution, letter.parked, letter.resolved_at) == ("replayed", False, row.due_at)
+    assert letter.resolved_by == await DeadLetters(async_engine).who()
+
+
+async def test_discard_keeps_the_row_and_lets_its_key_go_on(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(10, key="a"), dead(None, side="inbox", message_id="x")], [waiting(20, "a")])
+    assert (await discard(async_engine)).count == 2
+    assert outbox_rows(engine).keys() == {20}
+    assert still_parked(engine) == set()
+    assert {(row.resolution, row.parked) for row in letters(engine).values()} == {("discarded", False)}
+
+
+async def test_a_key_waits_for_its_last_dead_letter(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(10, key="a"), dead(20, key="a")], [waiting(15, "a"), waiting(25, "a")])
+    assert (await replay(async_engine, Selection(numbers=(1,)))).released == 1
+    assert still_parked(engine) == {25}
+    assert (await discard(async_engine, Selection(numbers=(2,)))).released == 1
+    assert still_parked(engine) == set()
+
+
+async def test_only_the_selection_is_touched(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(1), dead(2, type="ParcelSent"), dead(3, reason="unroutable"), dead(None, side="inbox")])
+    assert (await replay(async_engine, Selection(type="OrderConfirmed", reason="rejected"))).count == 1
+    assert outbox_rows(engine).keys() == {1}
+    assert [row.resolution for row in letters(engine).values()] == ["replayed", None, None, None]
+
+
+async def test_a_second_replay_finds_nothing(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(1)])
+    assert [(await replay(async_engine)).count for _ in range(2)] == [1, 0]
+
+
+async def test_a_place_that_is_taken_is_refused_and_nothing_is_lost(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
+    done = await replay(async_engine)
+    assert (done.count, done.named, done.refused, done.complete) == (1, {Refusal.TAKEN: [1]}, {Refusal.TAKEN: 1}, True)
+    assert outbox_rows(engine)[1].key == "a"
+    assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
+
+
+async def test_they_go_back_in_the_order_of_the_outbox(
+    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """Across pages and across what is read ahead, whatever the order in which they died."""
+    monkeypatch.setattr(deadletters, "READ_AHEAD", 7)
+    places = [17 * n % 31 for n in range(1, 31)]
+    fill(engine, [dead(place, key=f"k{place % 3}") for place in places])
+    seen: list[set[int]] = []
+    rate = 3.0
+    letters_ = DeadLetters(async_engine, rate=rate, monotonic=lambda: 0.0, sleep=no_sleep)
+    await letters_.replay(ALL, asyncio.Event(), Resolved(), lambda _: seen.append(set(outbox_rows(engine))))
+    added = [sorted(now - before) for before, now in zip([set(), *seen], seen, strict=False)]
+    assert [place for page in added for place in page] == sorted(places)
+    assert max(map(len, added)) == rate
+
+
+async def no_sleep(_: float) -> None:
+    pass
+
+
+async def test_the_rate_is_kept_by_waiting(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(place) for place in range(1, 26)])
+    now = [0.0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    done = await replay(async_engine, rate=10.0, monotonic=lambda: now[0], sleep=sleep)
+    assert (done.count, now[0]) == (25, pytest.approx(2.5))
+
+
+async def test_what_dies_meanwhile_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):
+    """Else a message that dies again at once would be replayed for ever."""
+    fill(engine, [dead(1), dead(2)])
+
+    def die_again(_: Resolved) -> None:
+        fill(engine, [dead(100 + len(letters(engine)))])
+
+    done = Resolved()
+    async with asyncio.timeout(120):
+        await DeadLetters(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=no_sleep).replay(
+            ALL, asyncio.Event(), done, die_again
+        )
+    assert done.count == 2
+    assert sum(row.resolution is None for row in letters(engine).values()) == 2
+
+
+WRITES = ("INSERT INTO outboxkit_outbox", "UPDATE outboxkit_dead_letter", "UPDATE outboxkit_outbox")
+
+
+@pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])
+@pytest.mark.parametrize("write", WRITES)
+async def test_an_end_at_any_statement_loses_and_doubles_nothing(
+    engine: Engine, async_engine: AsyncEngine, write: str, moment: str
+):
+    fill(engine, [dead(10, key="a"), dead(11, key="b")], [waiting(20, "a"), waiting(21, "b")])
+
+    def break_off(_: object, __: object, statement: str, *___: object) -> None:
+        if statement.startswith(write):
+            raise ConnectionResetError
+
+    event.listen(async_engine.sync_engine, moment, break_off)
+    with pytest.raises(ConnectionResetError):
+        await replay(async_engine)
+    event.remove(async_engine.sync_engine, moment, break_off)
+    assert {row.resolution for row in letters(engine).values()} == {None}
+    assert outbox_rows(engine).keys() == {20, 21} == still_parked(engine)
+    await replay(async_engine)
+    assert outbox_rows(engine).keys() == {10, 11, 20, 21}
+    assert still_parked(engine) == set()
+
+
+async def park(connection: AsyncConnection, positions: list[int]) -> int:
+    statement = statements.settle.park(connection.dialect.name)
+    return (await connection.execute(statement, {"positions": positions, "of_destination": "default"})).rowcount
+
+
+async def claim(connection: AsyncConnection, positions: list[int]) -> None:
+    chosen = select(tables.outbox.c.position).where(tables.outbox.c.position.in_(positions)).with_for_update()
+    await connection.execute(chosen)
+
+
+async def until_somebody_waits(engine: AsyncEngine) -> None:
+    asked = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    async def waits() -> int:
+        async with engine.connect() as connection:
+            return int((await connection.execute(asked)).scalar_one())
+
+    await eventually_async(waits)
+
+
+@pytest.mark.parametrize("resolve", [replay, discard])
+async def test_a_relay_that_parks_first_is_waited_for(pg_engine: Engine, async_pg_engine: AsyncEngine, resolve: Any):
+    """The operator comes while the relay has parked and not committed: it finds the row, and releases it."""
+    fill(pg_engine, [dead(10, key="a")], [waiting(20, "a", due_at=None, held=False)])
+    async with async_pg_engine.connect() as relay:
+        await claim(relay, [20])
+        assert await park(relay, [20]) == 1
+        resolving = asyncio.ensure_future(resolve(async_pg_engine))
+        await until_somebody_waits(async_pg_engine)
+        await relay.commit()
+        assert (await resolving).released == 1
+    assert still_parked(pg_engine) == set()
+
+
+@pytest.mark.parametrize("as_", ["replayed", "discarded"])
+async def test_a_relay_that_comes_late_parks_nothing(pg_engine: Engine, async_pg_engine: AsyncEngine, as_: Resolution):
+    """The relay has seen the key parked, then the operator resolves: the relay waits, and parks nothing."""
+    fill(pg_engine, [dead(10, key="a")], [waiting(20, "a", due_at=None, held=False)])
+    async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
+        await claim(relay, [20])
+        await resolve_page(operator, as_, [1], "somebody", ReplayRules())
+        parking = asyncio.ensure_future(park(relay, [20]))
+        await until_somebody_waits(async_pg_engine)
+        await operator.commit()
+        assert await parking == 0
+        await relay.commit()
+    assert still_parked(pg_engine) == set()
+    assert outbox_rows(pg_engine)[20].due_at is None
+
+
+async def test_two_operators_at_one_key_release_it(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """Each resolves one of its two dead letters: the second must see that it is the last."""
+    fill(pg_engine, [dead(10, key="a"), dead(11, key="a")], [waiting(20, "a")])
+    async with async_pg_engine.connect() as first, async_pg_engine.connect() as second:
+        assert (await resolve_page(first, "discarded", [1], "somebody", ReplayRules())).released == 0
+        other = asyncio.ensure_future(resolve_page(second, "discarded", [2], "somebody", ReplayRules()))
+        await until_somebody_waits(async_pg_engine)
+        await first.commit()
+        assert (await other).released == 1
+        await second.commit()
+    assert still_parked(pg_engine) == set()
+
+
+async def test_a_relay_locks_dead_letters_in_the_order_of_operators(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """While it waits for the first it has none behind it: otherwise the two would wait for each other."""
+    fill(
+        pg_engine,
+        [dead(10, key="a"), dead(11, key="b")],
+        [waiting(20, "b", due_at=None, held=False), waiting(21, "a", due_at=None, held=False)],
+    )
+    second = select(tables.dead_letter.c.id).where(tables.dead_letter.c.id == 2).with_for_update(nowait=True)
+    async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
+        await claim(relay, [20, 21])
+        await resolve_page(operator, "discarded", [1], "somebody", ReplayRules())
+        parking = asyncio.ensure_future(park(relay, [20, 21]))
+        await until_somebody_waits(async_pg_engine)
+        assert (await operator.execute(second)).scalar_one() == 2
+        await operator.commit()
+        assert await parking == 1
+        await relay.commit()
+    assert still_parked(pg_engine) == {20}
+
+
+async def test_two_operators_with_the_same_dead_letters_replay_each_once(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, [dead(place, key=f"k{place % 7}") for place in range(1, 1201)])
+    done = await asyncio.gather(*(replay(async_pg_engine) for _ in range(3)))
+    assert sum(one.count for one in done) == 1200
+    assert not any(one.refused for one in done)
+    assert outbox_rows(pg_engine).keys() == set(range(1, 1201))
+
+
+async def test_relays_that_park_and_operators_that_release_never_leave_a_row_behind(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """Many keys, both at once, in opposite orders: no deadlock, and in the end nothing is parked without a reason."""
+    keys = [f"k{n}" for n in range(60)]
+    fill(
+        pg_engine,
+        [dead(n + 1, key=key) for n, key in enumerate(keys)],
+        [waiting(1000 + n, key, due_at=None, held=False) for n, key in enumerate(reversed(keys))],
+    )
+
+    async def relay(offset: int) -> None:
+        for first in range(1000 + offset, 1060, 20):
+            async with async_pg_engine.begin() as connection:
+                await claim(connection, list(range(first, first + 10)))
+                await park(connection, list(range(first, first + 10)))
+
+    await asyncio.gather(relay(0), replay(async_pg_engine), relay(10), discard(async_pg_engine))
+    assert all(row.resolution for row in letters(pg_engine).values())
+    assert still_parked(pg_engine) == set()

@@ -1,0 +1,285 @@
+"""What `outboxkit doctor` finds about messages, handlers and retention, each finding produced for real."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import create_engine
+
+from outboxkit.errors.wording import COUNTED
+from outboxkit.operators.doctor import messages, retention
+from outboxkit.operators.findings import Limits
+from outboxkit.runtime import process
+from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process
+from outboxkit.runtime.retention import Periods, Retention
+from tests.integration.operators.doctoring import codes, connected, examined, look, one
+from tests.processes import COMMAND, run_to_end
+
+MESSAGE = """
+    INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, destination, held,
+                                  due_at, attempts, last_error)
+    VALUES (%(id)s, 'OrderConfirmed', %(key)s, '{}', '{}', 'x', now() - interval '2 hours', %(destination)s, %(held)s,
+            %(due)s::timestamptz, %(attempts)s, %(error)s)
+"""
+PLAIN = {"id": "m", "key": None, "destination": "default", "held": False, "due": None, "attempts": 0, "error": None}
+DEAD = """
+    INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error,
+                                       attempts, parked, position, dead_at)
+    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s, 7,
+            now() - interval '3 days')
+"""
+HANDLER = "INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES (%s, %s, now() - interval '3 hours')"
+
+
+def add(url: str, **more: object) -> None:
+    with connected(url) as connection:
+        connection.execute(MESSAGE, PLAIN | more)
+
+
+def test_a_relay_that_nobody_runs(postgresql_url: str) -> None:
+    assert codes(postgresql_url, messages.check_relays, limits=Limits()) == []
+    add(postgresql_url)
+    (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
+    assert (finding.code, finding.severity, finding.commands) == ("relay-missing", "problem", ("outboxkit relay",))
+    assert finding.what.startswith("1 message could go now, and the oldest waits for 2 h 0 min, and no session")
+
+
+def test_a_message_that_was_just_added_waits_for_a_relay(postgresql_url: str) -> None:
+    add(postgresql_url)
+    patient = Limits(waiting=timedelta(days=1))
+    (finding,) = look(postgresql_url, messages.check_relays, limits=patient)
+    assert (finding.code, finding.severity, finding.commands) == ("relay-missing", "warning", ("outboxkit relay",))
+    assert finding.what.endswith("and no session of a relay for it is connected.")
+
+
+def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
+    add(postgresql_url)
+    with connected(postgresql_url, name="outboxkit relay"):
+        (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
+    assert (finding.code, finding.severity) == ("relay-stuck", "problem")
+    assert "though 1 session of a relay for it is connected" in finding.what
+    assert "end the relay's process: its supervisor starts it again" in finding.cure
+    assert "Meanwhile a relay beside it moves what waits" in finding.cure
+    assert finding.commands == ("outboxkit relay --drain",)
+    with connected(postgresql_url, name="outboxkit relay"), connected(postgresql_url, name="outboxkit relay"):
+        (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
+    assert "though 2 sessions of a relay for it are connected" in finding.what
+
+
+def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str) -> None:
+    add(postgresql_url)
+    engine = create_engine(postgresql_url)
+    with engine.begin() as connection:
+        pause_process(connection, RELAY, "default", why="new disks", by="ada")
+        pause_process(connection, CONSUMER, "billing", why="a bad deployment", by="bob")
+    engine.dispose()
+    assert codes(postgresql_url, messages.check_relays, limits=Limits()) == []
+    relay, queue = sorted(
+        look(postgresql_url, messages.check_pauses), key=lambda finding: finding.commands, reverse=True
+    )
+    assert (relay.code, relay.commands) == ("paused", ("outboxkit resume relay",))
+    assert relay.what.startswith("the relay of destination default is paused since ")
+    assert relay.what.endswith(": new disks.")
+    assert queue.commands == ("outboxkit resume billing",)
+
+
+def test_a_destination_without_a_relay(postgresql_url: str) -> None:
+    add(postgresql_url, destination="payments")
+    with connected(postgresql_url, name="outboxkit relay"):
+        (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
+        assert (finding.code, finding.commands) == ("relay-missing", ("outboxkit relay --destination payments",))
+        with connected(postgresql_url, name=process.relay_name("payments")):
+            assert codes(postgresql_url, messages.check_relays, limits=Limits()) == ["relay-stuck"]
+
+
+def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str) -> None:
+    for number in range(12):
+        add(postgresql_url, id=f"m-{number}", destination=f"hook {number:02}")
+    with connected(postgresql_url, name=process.relay_name("hook 00")):
+        stuck, alone = look(postgresql_url, messages.check_relays, limits=Limits())
+    assert (stuck.code, alone.code) == ("relay-stuck", "relay-missing")
+    assert "1 message to hook 01 could go now, and the oldest waits for 2 h 0 min; 1 message to hook 02" in alone.what
+    assert alone.what.endswith("; and 1 other destination, and no session of a relay for them is connected.")
+    assert alone.commands[0] == "outboxkit relay --destination 'hook 01'"
+    assert len(alone.commands) == 10
+
+
+def test_a_message_that_waits_for_its_time_needs_no_relay(postgresql_url: str) -> None:
+    add(postgresql_url, due="9000-01-01")
+    assert codes(postgresql_url, messages.check_relays) == []
+
+
+def test_a_type_that_cannot_be_published(postgresql_url: str) -> None:
+    for number in ("1", "2"):
+        add(postgresql_url, id=number, held=True, due="9000-01-01", attempts=4, error="no queue wants it")
+    (finding,) = look(postgresql_url, messages.check_failing)
+    assert (finding.code, finding.severity) == ("type-failing", "warning")
+    assert "2 messages of type OrderConfirmed to default cannot be published" in finding.what
+    assert finding.what.endswith("after up to 4 attempts: no queue wants it")
+
+
+def test_a_key_that_is_parked(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(DEAD, ("order 7", True))
+    add(postgresql_url, key="order 7", held=True, due="9999-12-31 00:00+00")
+    parked, dead = look(postgresql_url, messages.check_dead_letters)
+    assert (parked.code, parked.severity) == ("key-parked", "problem")
+    assert parked.what == (
+        "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7 (refused): "
+        "the queue is full."
+    )
+    assert parked.commands[1] == "outboxkit dead replay --key 'order 7'"
+    assert dead.code == "dead-letters"
+
+
+def test_a_key_that_cannot_be_printed_can_be_pasted(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(DEAD, ("a\nb", True))
+    add(postgresql_url, key="a\nb", held=True, due="9999-12-31 00:00+00")
+    (parked, _) = look(postgresql_url, messages.check_dead_letters)
+    assert parked.commands[1] == r"outboxkit dead replay --key $'a\x0ab'"
+
+
+def test_dead_letters_beyond_those_that_are_counted(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(
+            "INSERT INTO outboxkit_dead_letter (side, type, payload, headers, content_type, reason, attempts) "
+            "SELECT 'inbox', 'T', '', '{}', 'x', 'failed', 1 FROM generate_series(1, %s)",
+            (COUNTED + 5,),
+        )
+    (finding,) = look(postgresql_url, messages.check_dead_letters)
+    assert finding.what.startswith("more than 10 000 dead letters are open (more than 10 000 inbox failed), ")
+
+
+def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(DEAD, (None, False))
+    (finding,) = look(postgresql_url, messages.check_dead_letters)
+    assert (finding.code, finding.severity) == ("dead-letters", "warning")
+    assert finding.what == (
+        "1 dead letter is open (1 outbox refused), the oldest for 3 d 0 h: OrderConfirmed, the queue is full"
+    )
+
+
+def test_a_call_that_may_have_happened(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(
+            "INSERT INTO outboxkit_effect (key, state, token, started_at, used_at, locked_until) "
+            "VALUES ('mail-7', 'started', 't', now() - interval '1 hour', now(), now() - interval '1 minute')"
+        )
+        finding = one(postgresql_url, messages.check_effects, "effect-unknown")
+        assert connection.execute(finding.commands[0]).fetchone()[0] == "mail-7"
+
+
+def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
+    insert = "INSERT INTO outboxkit_handler (handler, queue, function, types) VALUES ('SendReceipt', %s, %s, '[\"T\"]')"
+    with connected(postgresql_url) as connection:
+        connection.execute(insert, ("billing", "shop.bill"))
+        connection.execute(insert, ("mails", "shop.bill"))
+        assert codes(postgresql_url, retention.check_names) == []
+        connection.execute("UPDATE outboxkit_handler SET function = 'shop.mail' WHERE queue = 'mails'")
+        (finding,) = look(postgresql_url, retention.check_names)
+        assert (finding.code, finding.severity) == ("handler-name-shared", "problem")
+        assert finding.commands == ('@inbox_handler("mails.SendReceipt")', "outboxkit handlers forget billing")
+        assert finding.what.endswith("SendReceipt each: two functions, shop.bill and shop.mail, and both take T.")
+        connection.execute("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('SendReceipt', 'm', 'T')")
+        with connected(postgresql_url, name="outboxkit consumer billing"):
+            (finding,) = look(postgresql_url, retention.check_names)
+        assert finding.what.startswith("Queues billing (connected now) and mails (last seen")
+        assert finding.cure.startswith("Do not rename it")
+        assert finding.commands == ("outboxkit handlers forget mails",)
+
+
+def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(HANDLER, ("SendReceipt", "q; touch pwned #"))
+    (finding,) = look(postgresql_url, retention.check_consumers, limits=Limits())
+    assert finding.commands[0] == "outboxkit consume MODULE --queue 'q; touch pwned #'"
+    with connected(postgresql_url) as connection:
+        connection.execute("DELETE FROM outboxkit_handler")
+        connection.execute(HANDLER, ("SendReceipt", "billing"))
+    (finding,) = look(postgresql_url, retention.check_consumers, limits=Limits())
+    assert (finding.code, finding.commands) == (
+        "consumer-gone",
+        ("outboxkit consume MODULE --queue billing", "outboxkit handlers forget billing"),
+    )
+    with connected(postgresql_url) as connection:
+        connection.execute("INSERT INTO outboxkit_sharding (queue, shards) VALUES ('billing', 4)")
+        (finding,) = look(postgresql_url, retention.check_consumers, limits=Limits())
+        assert finding.commands[0] == "outboxkit consume MODULE --queue billing --ordered --shards 4"
+        connection.execute("DELETE FROM outboxkit_sharding")
+    with connected(postgresql_url, name="outboxkit consumer billing-copies"):
+        assert codes(postgresql_url, retention.check_consumers, limits=Limits()) == ["consumer-gone"]
+    with connected(postgresql_url, name="outboxkit consumer mails, billing"):
+        assert codes(postgresql_url, retention.check_consumers, limits=Limits()) == []
+    module = "tests.unit.cli.one_handler"
+    command = [COMMAND, "doctor", module, "--only", "database"]
+    told = run_to_end(command, {"OUTBOXKIT_DATABASE_URL": postgresql_url}).stdout
+    assert f" outboxkit consume {module} --queue billing\n" in told
+
+
+def test_retention_and_retries(postgresql_url: str) -> None:
+    check = retention.check_retention
+    assert codes(postgresql_url, check) == []
+    (too_short,) = look(postgresql_url, check, inbox_retention="1h")
+    assert (too_short.code, too_short.severity) == ("retention-short", "problem")
+    (short,) = look(postgresql_url, check, inbox_retention="90m")
+    assert (short.code, short.severity) == ("retention-short", "warning")
+
+
+OLD = {
+    "inbox rows": "INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at) "
+    "VALUES ('H', 'm', 'T', now() - interval '40 days')",
+    "effects": "INSERT INTO outboxkit_effect (key, state, token, started_at, used_at, locked_until) "
+    "SELECT 'k', 'done', 't', at, at, at FROM (SELECT now() - interval '40 days' AS at) AS given",
+    "idempotency keys": "INSERT INTO outboxkit_idempotency "
+    "(scope, principal, key, fingerprint, state, token, created_at, expires_at) "
+    "VALUES ('s', '', 'k', '', 'done', 't', now() - interval '9 days', now() - interval '8 days')",
+    "published messages": "INSERT INTO outboxkit_published "
+    "(published_at, position, message_id, type, payload, headers, content_type) "
+    "VALUES (now() - interval '40 days', 1, 'm', 'T', '', '{}', 'x')",
+    "dead letters": "INSERT INTO outboxkit_dead_letter "
+    "(side, type, payload, headers, content_type, reason, attempts, dead_at) "
+    "VALUES ('outbox', 'T', '', '{}', 'x', 'refused', 1, now() - interval '40 days')",
+}
+
+
+@pytest.mark.parametrize("kind", OLD)
+def test_a_pruner_that_never_ran(postgresql_url: str, kind: str) -> None:
+    kept = {"published_retention": "7d", "dead_retention": "30d"}
+    assert codes(postgresql_url, retention.check_pruning, **kept) == []
+    with connected(postgresql_url) as connection:
+        connection.execute(OLD[kind])
+    (finding,) = look(postgresql_url, retention.check_pruning, limits=Limits(), **kept)
+    assert (finding.code, finding.severity, finding.commands) == ("prune-missing", "problem", ("outboxkit prune",))
+    assert f"{kind} for " in finding.what
+    prune(postgresql_url)
+    assert codes(postgresql_url, retention.check_pruning, limits=Limits(), **kept) == []
+
+
+def prune(url: str) -> None:
+    async def run() -> None:
+        engine = process.engine(url, name="outboxkit prune")
+        periods = Periods(inbox=timedelta(days=14), published=timedelta(days=7), dead=timedelta(days=30))
+        await Retention(engine, periods).prune()
+        await engine.dispose()
+
+    asyncio.run(run())
+
+
+def test_days_without_a_partition(postgresql_url: str) -> None:
+    assert codes(postgresql_url, retention.check_partitions) == []
+    with connected(postgresql_url) as connection:
+        connection.execute(HANDLER, ("SendReceipt", "billing"))
+    found = look(postgresql_url, retention.check_partitions, published_retention="7d")
+    assert [finding.code for finding in found] == ["partitions-missing"] * 2
+    assert "The table outboxkit_inbox has no partition" in found[0].what
+    prune(postgresql_url)
+    assert codes(postgresql_url, retention.check_partitions, published_retention="7d") == []
+
+
+def test_on_a_file_the_same_tables_are_read(sqlite_url: str) -> None:
+    report = examined(sqlite_url)
+    assert report.findings == ()
+    assert "database: rights" in report.left_out
+    assert {"database: relays", "database: pruning", "database: dead letters"} <= set(report.passed)

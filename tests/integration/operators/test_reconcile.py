@@ -1,0 +1,149 @@
+"""`outboxkit reconcile` on two PostgreSQL databases: the order of two cursors, and the memory of a long run."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert, text
+
+from outboxkit import ids, statements, tables
+from outboxkit.operators import reconciliation
+from outboxkit.operators.reconciliation import Reconciled, Reconciliation, Terms
+from outboxkit.operators.replay import Replayer, ReplaySelection
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.schema.partitions import INBOX, PUBLISHED, make_ahead
+from outboxkit.statements.dialects import by_bytes
+from tests.integration.operators.test_trace_plans import explain, walk
+from tests.support.databases import DatabasePool
+from tests.support.night import by_night
+
+NOW = utc_now()
+HOUR = timedelta(hours=1)
+KEPT = {"payload": b"{}", "headers": b"{}", "content_type": "x", "type": "T"}
+ODD = ["A", "a", "B", "_", "-", "é", "Z", "z", "a-1", "a_1", "ab", "\U0001f600", "\uffff", "1", "10", "9", "A" * 255]
+
+
+@pytest.fixture
+def second_url(pool: DatabasePool) -> Iterator[str]:
+    """The consumer's database."""
+    url = pool.take()
+    yield url
+    pool.give_back(url)
+
+
+@pytest.fixture
+def consumer(second_url: str) -> Iterator[Engine]:
+    engine = create_engine(second_url)
+    with engine.begin() as connection:
+        connection.execute(insert(tables.handler), {"handler": "H", "queue": "q", "types": '["T"]'})
+    yield engine
+    engine.dispose()
+
+
+def run(producer: str, consumer: str, **more: Any) -> tuple[Reconciled, list[str]]:
+    missing: list[str] = []
+
+    async def compare() -> Reconciled:
+        engines = [process.engine(url, name="outboxkit reconcile") for url in (producer, consumer)]
+        try:
+            terms = Terms(NOW - 24 * HOUR, NOW + HOUR, timedelta(minutes=1))
+            take = lambda _, id_: missing.append(id_)  # noqa: E731
+            return await Reconciliation(engines[0], engines[1], terms, take_missing=take, **more).run()
+        finally:
+            for engine in engines:
+                await engine.dispose()
+
+    return asyncio.run(compare()), missing
+
+
+async def test_both_sides_sort_as_python_does(
+    pg_engine: Engine, postgresql_url: str, consumer: Engine, second_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever the databases' own collation, with ids in several partitions and outside of them, some of them twice."""
+    monkeypatch.setattr(reconciliation, "PAGE", 7)
+    for url, partitioned in ((postgresql_url, PUBLISHED), (second_url, INBOX)):
+        engine = process.engine(url, name="test")
+        async with engine.connect() as connection:
+            await make_ahead(connection, partitioned)
+        await engine.dispose()
+    dice = random.Random(7)
+    all_ids = ODD + [ids.new(at=NOW - n * HOUR) for n in range(0, 40, 3)] + [f"m-{n}" for n in range(50)]
+    handled = dice.sample(all_ids, len(all_ids) // 2)
+    rows = [KEPT | {"message_id": id_, "published_at": NOW - HOUR} for id_ in [*all_ids, *dice.sample(all_ids, 10)]]
+    with pg_engine.begin() as connection:
+        connection.execute(insert(tables.published), [row | {"position": n} for n, row in enumerate(rows)])
+    with consumer.begin() as connection:
+        connection.execute(insert(tables.inbox), [{"handler": "H", "message_id": id_, "type": "T"} for id_ in handled])
+    result, missing = await asyncio.to_thread(run, postgresql_url, second_url)
+    assert missing == sorted(set(all_ids) - set(handled))
+    tally = result.handlers["H"]
+    assert (result.published, tally.expected) == (len(rows), len(all_ids))
+    assert (tally.processed, tally.missing) == (len(handled), len(missing))
+    selection = ReplaySelection(message_ids=frozenset(missing))
+    engine = process.engine(postgresql_url, name="test")
+    kept = await Replayer(engine, None, selection).find()  # type: ignore[arg-type]
+    await engine.dispose()
+    assert (kept.count, kept.absent) == (sum(row["message_id"] in set(missing) for row in rows), 0)
+
+
+DEAD = """
+    INSERT INTO outboxkit_dead_letter (side, message_id, type, payload, headers, content_type, reason, attempts)
+    SELECT 'inbox', 'm' || n, 'T', '', '{}', 'x', 'failed', 10 FROM generate_series(1, 20000) n
+"""
+CRASHES = "INSERT INTO outboxkit_attempt (queue, message_id) SELECT 'q', 'm' || n FROM generate_series(1, 20000) n"
+
+
+def test_what_is_left_is_looked_up_by_indexes(pg_engine: Engine):
+    with pg_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for statement in (DEAD, CRASHES, "ANALYZE outboxkit_dead_letter, outboxkit_attempt"):
+            connection.execute(text(statement))
+    some = {"ids": ["m1", "m777", "m19999"]}
+    reads: dict[str, tuple[Callable[[str], Any], dict[str, Any]]] = {
+        "outboxkit_dead_letter_message": (statements.reconciliation.letters_of, some),
+        "outboxkit_attempt_pkey": (statements.reconciliation.crashes_of, some | {"queues": ["q"]}),
+    }
+    with pg_engine.connect() as connection:
+        for index, (read, parameters) in reads.items():
+            nodes = list(walk(explain(connection, read("postgresql"), parameters)))
+            assert {node["Index Name"] for node in nodes if "Index Name" in node} == {index}
+            assert "Seq Scan" not in {node["Node Type"] for node in nodes}
+
+
+def test_texts_are_compared_by_their_bytes(pg_engine: Engine):
+    with pg_engine.begin() as connection:
+        row = KEPT | {"published_at": NOW}
+        rows = [row | {"message_id": id_, "position": n} for n, id_ in enumerate(ODD)]
+        connection.execute(insert(tables.published), rows)
+        column = tables.published.c.message_id
+        ordered = column.table.select().with_only_columns(column).order_by(by_bytes("postgresql", column))
+        assert connection.execute(ordered).scalars().all() == sorted(ODD)
+
+
+@pytest.mark.night
+def test_the_memory_does_not_grow(pg_engine: Engine, postgresql_url: str, consumer: Engine, second_url: str):
+    rows = by_night(1_000_000, else_=20_000)
+    source = "SELECT n, '019cbd26-8c00-7' || lpad(to_hex(n), 20, '0') AS id FROM generate_series(1, :rows) n"
+    with pg_engine.begin() as connection:
+        into = (
+            "INSERT INTO outboxkit_published (published_at, position, message_id, type, payload, headers, content_type)"
+        )
+        made = f"{into} SELECT now() - interval '1 hour', n, id, 'T', '', '{{}}', 'x' FROM ({source}) s"
+        connection.execute(text(made), {"rows": rows})
+    with consumer.begin() as connection:
+        into = "INSERT INTO outboxkit_inbox (handler, message_id, type)"
+        connection.execute(text(f"{into} SELECT 'H', id, 'T' FROM ({source}) s WHERE n % 10000 <> 1"), {"rows": rows})
+    resident: list[int] = []
+    result, missing = run(postgresql_url, second_url, progress=lambda _: resident.append(resident_pages()))
+    assert result.handlers["H"].expected == rows
+    assert len(missing) == rows // 10_000
+    early, late = max(resident[: len(resident) // 4]), max(resident)
+    assert late - early < 4096, f"{(late - early) * 4} KiB more at the end than in the first quarter"
+
+
+def resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])

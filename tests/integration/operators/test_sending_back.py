@@ -1,0 +1,211 @@
+"""Dead letters of the inbox on real databases: sent back to their queue through the outbox."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import ids, tables
+from outboxkit.brokers import reserved
+from outboxkit.codec import headers as own
+from outboxkit.operators.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
+from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
+from tests.support.polling import eventually_async
+
+REPLAYED = {own.REPLAYED: True}
+OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
+
+
+async def replay(engine: AsyncEngine, selection: Selection | None = None, **rules: Any) -> Resolved:
+    done = Resolved()
+    await DeadLetters(engine, rules=ReplayRules(**rules)).replay(selection or Selection(), asyncio.Event(), done)
+    return done
+
+
+def headers_of(row: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(row.headers)
+    return found
+
+
+async def test_a_message_goes_back_as_it_came_to_its_queue_and_handler_alone(engine: Engine, async_engine: AsyncEngine):
+    more = {"topic": "orders.eu", "key": "a", "correlation_id": "story", "causation_id": "cause", "payload": b"\xff\0"}
+    more |= {"content_encoding": "gzip", "content_type": "text/plain", "created_at": datetime.now(UTC), "version": 3}
+    fill(engine, [buried(ids.new(), **more, headers=b'{"tenant":"a"}')], [waiting(20, "b")])
+    done = await replay(async_engine)
+    assert (done.count, done.released, done.refused, done.complete) == (1, 0, {}, True)
+    (letter,) = letters(engine).values()
+    (row,) = (row for row in outbox_rows(engine).values() if row.message_id == letter.message_id)
+    assert {name: getattr(row, name) for name in more} == more
+    assert (row.message_id, row.type, row.attempts, row.held, row.due_at) == (
+        letter.message_id,
+        letter.type,
+        0,
+        False,
+        None,
+    )
+    assert (row.expires_at, row.dedup, row.discard_unroutable, row.last_error) == (None, False, False, None)
+    assert (row.queue, headers_of(row)) == ("billing", {"tenant": "a", own.HANDLERS: ["SendReceipt"], **REPLAYED})
+    assert letter.resolution == "replayed"
+    assert letter.resolved_by == await DeadLetters(async_engine).who()
+
+
+async def test_one_that_no_handler_gave_up_is_for_all_of_them(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [buried(handler=None, reason="no handler")])
+    await replay(async_engine)
+    (row,) = outbox_rows(engine).values()
+    assert (row.queue, headers_of(row)) == ("billing", REPLAYED)
+
+
+async def test_one_that_found_none_of_its_handlers_is_for_these_alone(engine: Engine, async_engine: AsyncEngine):
+    names = b'{"tenant":"a","outboxkit-handlers":["Mailer","Biller"]}'
+    fill(engine, [buried(handler=None, reason="no handler", headers=names)])
+    await replay(async_engine)
+    (row,) = outbox_rows(engine).values()
+    assert headers_of(row) == {"tenant": "a", own.HANDLERS: ["Mailer", "Biller"], **REPLAYED}
+
+
+async def test_both_sides_go_at_once_each_in_its_way(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(7, key="a"), dead(5)], [waiting(8, "a")])
+    fill(engine, [buried("x"), buried("y")])
+    done = await replay(async_engine)
+    assert (done.count, done.released) == (4, 1)
+    rows = outbox_rows(engine)
+    assert {row.message_id for place, row in rows.items() if row.held} == {"m-5", "m-7", "m-8"}
+    assert [row.message_id for row in rows.values() if not row.held] == ["x", "y"]
+
+
+async def test_they_go_in_the_order_in_which_they_died_across_pages(
+    engine: Engine,
+    async_engine: AsyncEngine,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("outboxkit.operators.deadletters.READ_AHEAD", 7)
+    monkeypatch.setattr("outboxkit.operators.deadletters.PAGE", 3)
+    fill(engine, [buried(f"m-{number}") for number in range(30)])
+    assert (await replay(async_engine)).count == 30
+    assert [row.message_id for row in outbox_rows(engine).values()] == [f"m-{number}" for number in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("letter", "why"),
+    [
+        (buried(None), Refusal.MALFORMED),
+        (buried(type=None), Refusal.MALFORMED),
+        (buried(reason="malformed"), Refusal.MALFORMED),
+        (buried(correlation_id="é" * 200), Refusal.MALFORMED),
+        (buried(headers=b"{"), Refusal.MALFORMED),
+        (buried(headers=b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), Refusal.MALFORMED),
+        (buried(queue=None), Refusal.NO_QUEUE),
+        (buried(queue=""), Refusal.NO_QUEUE),
+        (buried(OLD), Refusal.STALE),
+        (buried(created_at=datetime.now(UTC) - timedelta(days=15)), Refusal.STALE),
+        (buried(reason="stale"), Refusal.STALE),
+        (dead(None), Refusal.NO_PLACE),
+    ],
+)
+async def test_what_cannot_go_back_is_refused_and_the_others_go(
+    engine: Engine,
+    async_engine: AsyncEngine,
+    letter: dict[str, Any],
+    why: Refusal,
+):
+    fill(engine, [letter])
+    fill(engine, [buried("good")])
+    done = await replay(async_engine)
+    assert (done.count, done.refused, done.named, done.complete) == (1, {why: 1}, {why: [1]}, True)
+    assert [row.message_id for row in outbox_rows(engine).values()] == ["good"]
+    assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
+
+
+async def test_a_stale_one_is_dated_anew_where_that_is_accepted(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [buried(OLD), buried(ids.new())])
+    before = await DeadLetters(async_engine).now()
+    assert (await replay(async_engine, accept_stale=True)).count == 2
+    after = await DeadLetters(async_engine).now()
+    stale, fresh = (reserved.read_delivery_headers(headers_of(row)).accepted_at for row in outbox_rows(engine).values())
+    assert fresh is None
+    assert stale is not None
+    assert before - timedelta(milliseconds=1) <= stale <= after
+
+
+async def test_the_window_is_the_consumers(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [buried(ids.new(at=datetime.now(UTC) - timedelta(hours=2)))])
+    for retention, skew in ((timedelta(hours=1), timedelta(0)), (timedelta(hours=3), timedelta(hours=2))):
+        done = await replay(async_engine, retention=retention, skew=skew)
+        assert done.refused == {Refusal.STALE: 1}
+    assert (await replay(async_engine, retention=timedelta(hours=3), skew=timedelta(0))).count == 1
+
+
+async def test_a_survey_says_what_would_be_refused_and_what_is_accepted(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(1)])
+    fill(engine, [buried("x"), buried(OLD), buried(None), buried(queue=None)])
+    survey = await DeadLetters(async_engine).survey(Selection())
+    assert (survey.count, survey.replayable, survey.accepted) == (5, 2, 0)
+    assert survey.refusals == {Refusal.STALE: 1, Refusal.MALFORMED: 1, Refusal.NO_QUEUE: 1}
+    survey = await DeadLetters(async_engine, rules=ReplayRules(accept_stale=True)).survey(Selection())
+    assert (survey.replayable, survey.accepted, survey.refusals[Refusal.STALE]) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])
+@pytest.mark.parametrize("write", ["INSERT INTO outboxkit_outbox", "UPDATE outboxkit_dead_letter"])
+async def test_an_end_at_any_statement_loses_and_doubles_nothing(
+    engine: Engine,
+    async_engine: AsyncEngine,
+    write: str,
+    moment: str,
+):
+    fill(engine, [buried("x"), buried("y", handler=None)])
+
+    def break_off(_: object, __: object, statement: str, *___: object) -> None:
+        if statement.startswith(write):
+            raise ConnectionResetError
+
+    event.listen(async_engine.sync_engine, moment, break_off)
+    with pytest.raises(ConnectionResetError):
+        await replay(async_engine)
+    event.remove(async_engine.sync_engine, moment, break_off)
+    assert {row.resolution for row in letters(engine).values()} == {None}
+    assert outbox_rows(engine) == {}
+    assert (await replay(async_engine)).count == 2
+    assert [row.message_id for row in outbox_rows(engine).values()] == ["x", "y"]
+
+
+async def test_operators_at_the_same_time_send_each_back_once(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    fill(pg_engine, [buried(f"m-{number}", key=f"k{number % 7}") for number in range(1200)])
+    done = await asyncio.gather(*(replay(async_pg_engine) for _ in range(3)))
+    assert sum(one.count for one in done) == 1200
+    assert not any(one.refused for one in done)
+    assert len({row.message_id for row in outbox_rows(pg_engine).values()}) == len(outbox_rows(pg_engine)) == 1200
+
+
+async def test_a_sleeping_relay_is_woken(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    fill(pg_engine, [buried("x")])
+    with pg_engine.begin() as connection:
+        listener = {"name": "relay", "until": datetime.now(UTC) + timedelta(minutes=5)}
+        connection.execute(insert(tables.listener), listener)
+    heard: list[str] = []
+    async with async_pg_engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        driver.add_notify_handler(lambda notify: heard.append(notify.channel))
+        oid = (await connection.exec_driver_sql("SELECT 'outboxkit_outbox'::regclass::oid")).scalar_one()
+        await connection.exec_driver_sql(f"LISTEN outboxkit_{oid}")
+        await connection.commit()
+        await replay(async_pg_engine)
+
+        async def delay_for() -> int:
+            await connection.exec_driver_sql("SELECT 1")
+            return len(heard)
+
+        await eventually_async(delay_for)
+
+
+async def test_nothing_else_of_the_key_is_released(engine: Engine, async_engine: AsyncEngine):
+    """An outbox-side dead letter of the same key still parks it; the relay puts the new row behind it."""
+    fill(engine, [dead(10, key="a")], [waiting(20, "a")])
+    fill(engine, [buried("x", key="a")])
+    assert (await replay(async_engine, Selection(side="inbox"))).released == 0
+    assert still_parked(engine) == {20}

@@ -1,0 +1,181 @@
+"""What `outboxkit trace` reads in a database: the reason for which each row waits, and what became of a message."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, create_engine, insert
+
+from outboxkit import ids, tables
+from outboxkit.operators.trace import MessageTrace, Trace, TraceQuery, reading, trace_messages
+from outboxkit.operators.trace.reasons import Explanation
+from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.pauses import RELAY, pause_process
+from outboxkit.statements.dialects import is_server
+from tests.support.databases import SqliteCopies
+from tests.support.pages import libpq
+
+NOW = utc_now()
+HOUR = timedelta(hours=1)
+ROW = {"type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "x", "key": "k"}
+LETTER = ROW | {"side": "outbox", "reason": "rejected", "error": "too large", "attempts": 10}
+RETRY = {"held": True, "due_at": NOW + HOUR, "attempts": 2, "last_error": "NO_ROUTE", "first_failed_at": NOW}
+
+
+def add(engine: Engine, *rows: dict[str, Any], table: Any = tables.outbox, base: dict[str, Any] = ROW) -> None:
+    with engine.begin() as connection:
+        for row in rows:
+            connection.execute(insert(table), base | row)
+
+
+def look(url: str, query: TraceQuery, *also: str) -> Trace:
+    async def run() -> Trace:
+        engines = [process.engine(each, name="outboxkit trace") for each in (url, *also)]
+        try:
+            return await trace_messages(engines, query)
+        finally:
+            for engine in engines:
+                await engine.dispose()
+
+    return asyncio.run(run())
+
+
+def traced(url: str, id_: str) -> MessageTrace:
+    (message,) = look(url, TraceQuery(id_)).messages
+    return message
+
+
+def explained(url: str, id_: str) -> Explanation:
+    (reason,) = traced(url, id_).why
+    return reason
+
+
+def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
+    """Of two destinations, whose rows of one key do not wait for each other."""
+    add(
+        engine,
+        {"position": 1, "message_id": "retried"} | RETRY,
+        {"position": 2, "message_id": "behind"},
+        {"position": 3, "message_id": "elsewhere", "destination": "payments"},
+        {"position": 4, "message_id": "delayed", "key": None, "due_at": NOW + HOUR},
+        {"position": 5, "message_id": "parked", "key": "p", "held": True, "due_at": tables.PARKED},
+        {"position": 6, "message_id": "ready", "key": "r"},
+        {"position": 7, "message_id": "second", "key": "r"},
+        {"position": 8, "message_id": "unique", "key": "u", "dedup": True},
+    )
+    add(
+        engine, {"message_id": "dead", "key": "p", "position": 0, "parked": True}, table=tables.dead_letter, base=LETTER
+    )
+    waits = "no relay" if is_server(engine.dialect.name) else "ready"
+    kinds = {"retried": "retry", "behind": "behind", "elsewhere": waits, "delayed": "delayed"}
+    kinds |= {"parked": "parked", "ready": waits, "second": "behind", "unique": waits, "dead": "dead"}
+    for id_, kind in kinds.items():
+        assert explained(database_url, id_).kind == kind, id_
+    assert "behind message retried of its key k" in explained(database_url, "behind").text
+    assert "after attempt 2: NO_ROUTE" in explained(database_url, "behind").text
+    assert "parked by dead letter 1, message dead, rejected: too large" in explained(database_url, "parked").text
+    assert explained(database_url, "elsewhere").cure[:1] in ((), ("outboxkit relay --destination payments",))
+    assert "; 3 messages to default are before it" in explained(database_url, "unique").text
+    of_key = look(database_url, TraceQuery(key="k")).messages
+    assert {each.message_id for each in of_key} == {"retried", "behind", "elsewhere"}
+
+
+def test_a_message_whose_relay_is_paused_waits_for_the_pause(engine: Engine, database_url: str):
+    add(engine, {"message_id": "m"}, {"message_id": "elsewhere", "destination": "payments"})
+    add(engine, {"message_id": "later", "due_at": NOW + HOUR, "key": None})
+    with engine.begin() as connection:
+        pause_process(connection, RELAY, "default", why="the broker gets new disks", by="ada")
+    paused = explained(database_url, "m")
+    assert (paused.kind, paused.cure) == ("paused", ("outboxkit resume relay",))
+    assert paused.text.startswith("the relay of destination default is paused since ")
+    assert "ada" in paused.text
+    assert paused.text.endswith("the broker gets new disks")
+    assert "paused" not in (explained(database_url, "elsewhere").kind, explained(database_url, "later").kind)
+
+
+def test_what_became_of_a_message(engine: Engine, database_url: str):
+    handled = {"handler": "H", "message_id": "m", "type": "OrderConfirmed", "attempts": 2, "duration_ms": 150}
+    add(engine, {"message_id": "m", "position": 1, "published_at": NOW}, table=tables.published)
+    add(engine, handled, table=tables.inbox, base={})
+    add(engine, {"queue": "q", "message_id": "m", "starts": 2}, table=tables.attempt, base={})
+    known = {"function": "shop.f", "types": '["OrderConfirmed"]'}
+    for name in ("H", "G"):
+        add(engine, known | {"handler": name, "queue": "q"}, table=tables.handler, base={})
+    dead = {"message_id": "m", "side": "inbox", "queue": "q", "handler": "F", "resolution": "replayed"}
+    add(engine, dead | {"resolved_by": "ann", "resolved_at": NOW}, table=tables.dead_letter, base=LETTER)
+    answer = look(database_url, TraceQuery("m"))
+    (found,) = answer.messages
+    assert [reason.kind for reason in found.why] == ["started", "handled", "younger", "replayed"]
+    assert "G of queue q" in found.why[2].text
+    assert {event.what for event in found.timeline} == {"published", "handled", "started", "dead", "replayed"}
+    assert answer.not_read == ()
+
+
+def test_payloads_of_one_id_are_counted(engine: Engine, database_url: str):
+    """Also if a position was used again, after a failover."""
+    for number in range(3):
+        kept = {"message_id": "m", "position": 1 + number // 2, "published_at": NOW - number * HOUR}
+        add(engine, kept | {"payload": b"%d" % number}, table=tables.published)
+    add(engine, {"message_id": "m", "payload": b"0"}, {"message_id": "other"})
+    assert "4 messages have this id, with 3 payloads" in [each.text for each in traced(database_url, "m").why][1]
+
+
+def test_a_second_database_has_what_it_caused(
+    engine: Engine, database_url: str, migrated_sqlite: SqliteCopies, tmp_path: Path
+):
+    other = migrated_sqlite.copy(tmp_path / "other.db")
+    there = create_engine(other)
+    add(there, {"message_id": "m", "correlation_id": "s"})
+    add(engine, {"message_id": "child", "causation_id": "m", "correlation_id": "s"})
+    there.dispose()
+    (found,) = look(database_url, TraceQuery("m"), other).messages
+    assert [each.message_id for each in found.caused] == ["child"]
+    of_story = look(database_url, TraceQuery(correlation_id="s"), other).messages
+    assert {each.message_id for each in of_story} == {"m", "child"}
+
+
+def test_a_window_is_read_at_the_time_of_the_id(engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch):
+    """In a backlog, and among kept messages; also if the producer's clock is a little ahead, or far."""
+    monkeypatch.setattr(reading, "WINDOW", 20)
+    times = [NOW - (300 - number) * timedelta(minutes=1) for number in range(300)]
+    rows = [{"position": n + 1, "message_id": ids.new(at=at), "created_at": at} for n, at in enumerate(times)]
+    add(engine, *(row | {"key": None} for row in rows))
+    sent = [row | {"message_id": ids.new(at=at), "published_at": at} for row, at in zip(rows, times, strict=True)]
+    ahead = [ids.new(at=times[150] + timedelta(minutes=5)), ids.new(at=NOW + 2 * HOUR)]
+    sent[150]["message_id"], sent[299]["message_id"] = ahead
+    add(engine, *sent, table=tables.published)
+    for number in (0, 3, 150, 290, 299):
+        assert traced(database_url, rows[number]["message_id"]).state == "waiting", number
+        assert traced(database_url, sent[number]["message_id"]).state == "published", number
+    answer = look(database_url, TraceQuery("an id without a time"))
+    assert answer.messages == ()
+    assert len(answer.not_read) == 2
+    assert answer.not_read[0].startswith("the outbox before position 282 in ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text_"),
+    [("outboxkit relay", "a relay has it in hand: session"), ("psql", "(psql) has locked its row")],
+)
+def test_a_row_that_is_locked_names_the_session(pg_engine: Engine, postgresql_url: str, name: str, text_: str):
+    add(pg_engine, {"position": 1, "message_id": "m"}, {"position": 2, "message_id": "other"})
+    holder = psycopg.connect(libpq(postgresql_url), application_name=name)
+    holder.execute("SELECT position FROM outboxkit_outbox WHERE position = 1 FOR UPDATE")
+    try:
+        reason = explained(postgresql_url, "m")
+        assert reason.kind == "locked"
+        assert text_ in reason.text
+        assert str(holder.info.backend_pid) in reason.text
+        assert explained(postgresql_url, "other").kind == "behind"
+    finally:
+        holder.close()
+
+
+def test_it_reads_only(pg_engine: Engine, postgresql_url: str):
+    add(pg_engine, {"position": 1, "message_id": "m"})
+    url = f"{postgresql_url}{'&' if '?' in postgresql_url else '?'}options=-cdefault_transaction_read_only%3Don"
+    assert explained(url, "m").kind == "no relay"

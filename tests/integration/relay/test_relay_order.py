@@ -1,0 +1,171 @@
+"""Order by key on PostgreSQL, with several relays at once and a broker that fails."""
+
+import asyncio
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import Message, tables
+from outboxkit.brokers import Verdict
+from outboxkit.relay import RelayPolicy
+from outboxkit.relay.claim import Claimer
+from outboxkit.relay.shares import Shares
+from outboxkit.retry import Backoff
+from tests.integration.relay.recording import Recorder, at_random, count, fill, number, relay, rows, running
+from tests.support.night import by_night
+from tests.support.polling import eventually_async
+
+AMOUNTS = by_night(
+    [(5000, 50, 100), (1000, 1, 25), (5000, 1000, 100)],
+    else_=[(2000, 50, 100), (500, 1, 25), (2000, 1000, 100)],
+)
+"""Messages, keys, and the size of a batch."""
+READY = tables.outbox.c.due_at.is_(None)
+
+
+@pytest.mark.parametrize(("messages", "keys", "batch_size"), AMOUNTS)
+async def test_each_key_is_in_order_with_four_relays_and_a_broker_that_fails(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, messages: int, keys: int, batch_size: int
+):
+    fill(pg_engine, messages, keys=keys)
+    recorder = Recorder()
+    recorder.answer = at_random(messages + keys, 0.02, [recorder])
+    async with running(*(relay(async_pg_engine, recorder, batch_size=batch_size) for _ in range(4))):
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+    recorder.assert_in_order()
+    assert len(set(recorder.arrived)) == messages
+    assert {Verdict.UNROUTABLE, Verdict.REJECTED, Verdict.UNKNOWN} <= recorder.verdicts.keys()
+    assert rows(pg_engine, tables.dead_letter) == []
+    assert async_pg_engine.pool.checkedout() == 0
+
+
+async def test_what_stands_behind_a_failure_of_the_batch_before_is_settled_at_once(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """The next batch, claimed already, is of this key alone: nothing of it is sent, and nothing keeps a row locked."""
+    fill(pg_engine, 20, keys=1)
+    hour = Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=lambda: 1.0)
+    policy = RelayPolicy(backoffs={Verdict.REJECTED: hour})
+    recorder = Recorder(lambda message: Verdict.REJECTED if message.id == "m6" else Verdict.CONFIRMED)
+    async with running(relay(async_pg_engine, recorder, batch_size=10, policy=policy)):
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine, READY), lambda left: left == 0)
+    assert recorder.arrived == ["m1", "m2", "m3", "m4", "m5"]
+    assert [(row.message_id, row.attempts) for row in rows(pg_engine)][:2] == [("m6", 1), ("m7", 0)]
+    assert len({row.due_at for row in rows(pg_engine)}) == 1
+
+
+async def test_other_keys_flow_past_a_deep_backlog_that_waits_and_comes_back_in_order(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, 3000, keys=1)
+    fill(pg_engine, 3200, first=3001, keys=100)
+    with pg_engine.begin() as connection:
+        connection.execute(
+            tables.outbox.update()
+            .where(tables.outbox.c.position > 3000, tables.outbox.c.key == "k0")
+            .values(key="other")
+        )
+    works = asyncio.Event()
+
+    def answer(message: Message) -> Verdict:
+        return Verdict.UNROUTABLE if message.id == "m1" and not works.is_set() else Verdict.CONFIRMED
+
+    recorder = Recorder(answer)
+    async with running(relay(async_pg_engine, recorder), relay(async_pg_engine, recorder)):
+        await eventually_async(
+            lambda: asyncio.to_thread(count, pg_engine, tables.outbox.c.key != "k0"), lambda n: n == 0
+        )
+        assert len(recorder.arrived) == 200
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine, READY), lambda left: left == 0)
+        assert count(pg_engine) == 3000
+        assert recorder.verdicts[Verdict.UNROUTABLE] > 0
+        works.set()
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+    assert [found for found in recorder.arrived if number(found) <= 3000] == [f"m{n}" for n in range(1, 3001)]
+
+
+async def test_other_keys_flow_past_a_key_whose_first_message_somebody_else_holds(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """As long as it takes: a relay that froze, or a transaction that cancels the message and stays open."""
+    fill(pg_engine, 300, keys=1)
+    fill(pg_engine, 320, first=301, keys=20)
+    with pg_engine.begin() as connection:
+        connection.execute(tables.outbox.update().where(tables.outbox.c.position == 320).values(key="other"))
+    recorder = Recorder()
+    with pg_engine.begin() as connection:
+        connection.execute(select(tables.outbox).where(tables.outbox.c.position == 1).with_for_update())
+        async with running(relay(async_pg_engine, recorder, batch_size=50)):
+            await eventually_async(lambda: asyncio.sleep(0, len(recorder.arrived)), lambda found: found == 20)
+    assert {number(found) for found in recorder.arrived} == set(range(301, 321))
+
+
+async def test_relays_with_a_backlog_claim_different_keys(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """The first claims tell them of each other. From then on nothing waits for another relay."""
+    fill(pg_engine, 2000, keys=50)
+    with pg_engine.begin() as connection:
+        connection.execute(tables.outbox.update().where(tables.outbox.c.position <= 300).values(key=None))
+    now = datetime.now(UTC)
+    claimers = [Claimer(async_pg_engine, 100) for _ in range(3)]
+    first = [await claimer.claim(now, now=now) for claimer in claimers]
+    batches = [await claimer.claim(now, now=now) for claimer in claimers]
+    keys = [{row.message.key for row in batch.rows} for batch in batches]
+    for batch in (*first, *batches):
+        await batch.give_back()
+    assert [claimer.shares.count for claimer in claimers] == [3, 3, 3]
+    assert [batch.plan.blocked.total() for batch in batches] == [0, 0, 0]
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 50
+
+
+async def test_a_claim_leaves_out_keys_that_are_blocked_in_the_batch_before(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """That batch keeps their rows locked until it is settled, so that nothing behind them could go."""
+    fill(pg_engine, 30, keys=10)
+    now = datetime.now(UTC)
+    with pg_engine.begin() as connection:
+        connection.execute(select(tables.outbox).where(tables.outbox.c.position <= 2).with_for_update())
+        claimer = Claimer(async_pg_engine, 10)
+        batch = await claimer.claim(now, now=now)
+        assert (len(batch.plan.send), batch.plan.blocked) == (8, {"k1": 1, "k2": 1})
+        following = await claimer.claim(now, now=now, own_rows=batch.plan.send, blocked=batch.plan.blocked)
+        assert {row.message.key for row in following.rows} == {"k0", *(f"k{n}" for n in range(3, 10))}
+        assert following.plan.blocked.total() == 0
+        await following.give_back()
+        await batch.give_back()
+
+
+class SameShare(Shares):
+    """Each relay takes half of the keys, all of them the same half."""
+
+    def saw(self, transactions: Iterable[tuple[int | None, str | None]]) -> None:
+        super().saw(transactions)
+        self.count, self.rank = 2, 0
+
+
+class AnyShare(Shares):
+    """Each relay takes another part of the keys with each claim, and never tells the others."""
+
+    def saw(self, transactions: Iterable[tuple[int | None, str | None]]) -> None:
+        super().saw(transactions)
+        self.count = random.randint(1, 5)
+        self.rank = random.randrange(self.count)
+
+
+@pytest.mark.parametrize("shares", [SameShare, AnyShare])
+@pytest.mark.parametrize("keys", [3, 50])
+async def test_wrong_shares_cost_speed_alone(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, shares: type[Shares], keys: int
+):
+    monkeypatch.setattr("outboxkit.relay.claim.Shares", shares)
+    fill(pg_engine, 2000, keys=keys)
+    recorder = Recorder()
+    recorder.answer = at_random(keys, 0.02, [recorder])
+    async with running(*(relay(async_pg_engine, recorder, batch_size=50) for _ in range(3))):
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+    recorder.assert_in_order()
+    assert len(set(recorder.arrived)) == 2000
