@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -30,19 +31,45 @@ FRAME_MAX = 131_072
 """Bytes of a frame if the broker sets no limit."""
 
 
+class Answers:
+    """The receipts of messages that are published one by one, each awaited for itself."""
+
+    def __init__(self) -> None:
+        self._futures: dict[int, asyncio.Future[Receipt]] = {}
+        self._next = 0
+
+    def add(self) -> tuple[int, "asyncio.Future[Receipt]"]:
+        """The index of one more message, and its receipt."""
+        self._next += 1
+        future = self._futures[self._next] = asyncio.get_running_loop().create_future()
+        return self._next, future
+
+    def __setitem__(self, index: int, receipt: Receipt) -> None:
+        if not (future := self._futures.pop(index)).done():
+            future.set_result(receipt)
+
+    def give_up(self, receipt: Receipt) -> None:
+        """Give this receipt to all messages that have none."""
+        for index in list(self._futures):
+            self[index] = receipt
+
+
 class ConfirmChannel:
-    """One AMQP channel in confirm mode.
+    """One AMQP channel in confirm mode. It publishes batches, or messages one by one, not both.
 
     Attributes:
         tracker: the broker's answers, and whether the channel still works.
+        encoder: of the frames that the channel carries.
     """
 
     def __init__(self, wire: Channel, *, exchange: str, app_id: str) -> None:
         self._wire = wire
         self._changed = asyncio.Event()
-        self.tracker = ConfirmTracker(self._changed.set)
+        self._answers, self._writing, self._is_finishing = Answers(), asyncio.Lock(), False
+        self.tracker = ConfirmTracker(self._on_change)
+        self.tracker.begin(self._answers)
         frame_max = wire.connection.connection_tune.frame_max or FRAME_MAX
-        self._encoder = Encoder(exchange, app_id=app_id, channel=wire.number, frame_max=frame_max)
+        self.encoder = Encoder(exchange, app_id=app_id, channel=wire.number, frame_max=frame_max)
 
     @property
     def is_open(self) -> bool:
@@ -64,6 +91,57 @@ class ConfirmChannel:
         plan.record_refused(self.tracker.take_refused())
         return group[start:]
 
+    async def publish_one(self, id_: str, frames: bytes, *, timeout: float) -> Receipt:
+        """Write the frames of one message and await its receipt, while others are unanswered.
+
+        The receipt is `UNKNOWN` if the channel is lost first. It is `NOT_SENT` if `finish` was called first.
+
+        Raises:
+            TimeoutError: no receipt came in time. The limit starts anew after a block of publishers.
+        """
+        async with self._writing:
+            if (unsent := await self._wait_for_turn(id_)) is not None:
+                return unsent
+            async with asyncio.timeout(timeout):
+                await self._wire.write_queue.put(ChannelFrame(payload=frames, should_close=False))
+            index, answer = self._answers.add()  # no await between the write and the count of its tag, as below
+            self.tracker.sent([id_], [index])
+            self._on_change()
+        while not answer.done():
+            block_changes = self.tracker.block_changes
+            await asyncio.wait((answer,), timeout=timeout)
+            was_blocked = self.tracker.blocked_by is not None or block_changes != self.tracker.block_changes
+            if not answer.done() and not was_blocked:
+                raise TimeoutError
+        self.tracker.take_refused()
+        return answer.result()
+
+    async def finish(self, timeout: float) -> None:
+        """Send no more single messages, and await the receipts of those that were sent, for `timeout` seconds."""
+        self._is_finishing = True
+        self._changed.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._wait_until(lambda: not self.tracker.unconfirmed)
+
+    async def _wait_for_turn(self, id_: str) -> Receipt | None:
+        """Wait for the end of a block, and for the receipt of an earlier message with this id.
+
+        A returned message is recognized by its id alone. Returns the receipt of a message that cannot be sent any more.
+        """
+        tracker = self.tracker
+        await self._wait_until(
+            lambda: self._is_finishing or (tracker.blocked_by is None and not tracker.is_unanswered(id_))
+        )
+        if tracker.lost is not None:
+            return Receipt(Verdict.UNKNOWN, tracker.lost.reason)
+        return Receipt(Verdict.NOT_SENT, "its connection was replaced") if self._is_finishing else None
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        if self.tracker.lost is not None:
+            self._answers.give_up(Receipt(Verdict.UNKNOWN, self.tracker.lost.reason))
+
     def _has_room(self, average: float) -> bool:
         unconfirmed = self.tracker.unconfirmed
         is_below_limits = unconfirmed < UNCONFIRMED_MESSAGES and unconfirmed * average < UNCONFIRMED_BYTES
@@ -82,7 +160,7 @@ class ConfirmChannel:
                 continue
             message = plan.messages[index]
             try:
-                size += self._encoder.write(message, pieces)
+                size += self.encoder.write(message, pieces)
             except Unwritable as error:
                 plan.fail(index, Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {error}"))
                 continue

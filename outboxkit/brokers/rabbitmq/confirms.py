@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 
 Receipts = list[Receipt | None]
+
+FORGOTTEN_IDS = 1024
+"""Ids of answered messages are forgotten when there are so many more of them than twice the unanswered ones."""
 
 NACKED = Receipt(Verdict.POSTPONED, "nacked by the broker")
 """The receipt of a nacked message until the plan has a better one. A nack says nothing about the message itself."""
@@ -26,6 +30,13 @@ class Loss:
     connection_too: bool
 
 
+class ReceiptTaker(Protocol):
+    """Takes the receipts of messages by their indexes: a list, for example."""
+
+    def __setitem__(self, index: int, receipt: Receipt, /) -> None:
+        """The receipt of the message with this index has come."""
+
+
 class ConfirmTracker:
     """The delivery tags of one channel in confirm mode, and the messages that they stand for. Tags start at 1.
 
@@ -35,6 +46,8 @@ class ConfirmTracker:
     Attributes:
         lost: the end of the channel; None as long as it works.
         blocked_by: why the broker accepts no publishes at the moment; None if it does.
+        block_changes: the number of times that a block has begun or ended.
+        on_blocked: called with the reason of a block, and with None at its end.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -43,10 +56,12 @@ class ConfirmTracker:
         self._tags: dict[str, int] = {}
         self._next, self._lowest = 1, 1
         self._last_abandoned = 0
-        self._receipts: Receipts = []
+        self._receipts: ReceiptTaker = Receipts()
         self._refused: list[int] = []
         self.lost: Loss | None = None
         self.blocked_by: str | None = None
+        self.block_changes = 0
+        self.on_blocked: Callable[[str | None], None] = lambda _: None
 
     @property
     def unconfirmed(self) -> int:
@@ -58,8 +73,12 @@ class ConfirmTracker:
         """Whether the channel's end can be the fault of this batch: nothing of an earlier one is still unanswered."""
         return self._last_abandoned == 0
 
-    def begin(self, receipts: Receipts) -> None:
-        """Start a batch: answers become receipts in this list. Unanswered messages of the last batch are abandoned."""
+    def is_unanswered(self, message_id: str) -> bool:
+        """Whether a message with this id was sent and has no answer."""
+        return self._tags.get(message_id) in self._unconfirmed
+
+    def begin(self, receipts: ReceiptTaker) -> None:
+        """Start a batch: answers become receipts in it. Unanswered messages of the last batch are abandoned."""
         if self._unconfirmed:
             self._last_abandoned = self._next - 1
         self._receipts = receipts
@@ -75,6 +94,8 @@ class ConfirmTracker:
             indexes: their places in the list of receipts.
         """
         tags = range(self._next, self._next + len(ids))
+        if len(self._tags) > 2 * len(self._unconfirmed) + FORGOTTEN_IDS:
+            self._tags = {id_: tag for id_, tag in self._tags.items() if tag in self._unconfirmed}
         self._unconfirmed.update(zip(tags, indexes, strict=True))
         self._tags.update(zip(ids, tags, strict=True))
         self._next = tags.stop
@@ -115,7 +136,9 @@ class ConfirmTracker:
     def blocked(self, reason: str | None) -> None:
         """Connection.Blocked with its reason, or with None Connection.Unblocked."""
         self.blocked_by = reason
+        self.block_changes += 1
         self._on_change()
+        self.on_blocked(reason)
 
     def _answer(self, tag: int, receipt: Receipt, *, multiple: bool) -> None:
         last = self._next - 1

@@ -48,13 +48,16 @@ class Encoder:
         app_id: the property of that name.
         channel: the channel's number.
         frame_max: bytes of the largest frame that the broker accepts. Larger bodies are split.
+
+    Attributes:
+        room: the bytes of a frame's payload.
     """
 
     def __init__(self, exchange: str, *, app_id: str, channel: int, frame_max: int) -> None:
         self._exchange = _short(exchange)
         self._app_id = _short(app_id)
         self._channel = channel
-        self._room = frame_max - FRAME_OVERHEAD
+        self.room = frame_max - FRAME_OVERHEAD
         self._routes: dict[_RouteKey, _Route] = {}
         self._names: dict[str, bytes] = {}
 
@@ -90,23 +93,34 @@ class Encoder:
             properties_bytes = b"".join(properties)
         except (IndexError, ValueError, TypeError, OverflowError, error) as cause:
             raise Unwritable(_explain(cause)) from cause
-        size = len(properties_bytes) + HEADER_OVERHEAD
-        if size > self._room:
+        if len(properties_bytes) + HEADER_OVERHEAD > self.room:
             raise Unwritable(
-                f"its properties and headers are {len(properties_bytes)} bytes long; a frame holds {self._room}"
+                f"its properties and headers are {len(properties_bytes)} bytes long; a frame holds {self.room}"
             )
-        length = len(message.payload)
-        content = _ENDED_AND_CONTENT.pack(END, HEADER, self._channel, size, BASIC, 0, length, flags)
-        pieces += (method, content, properties_bytes)
-        self._write_body(message.payload, length, pieces)
-        return length + len(properties_bytes) + len(method)
+        self._write(method, flags, properties_bytes, message.payload, pieces)
+        return len(message.payload) + len(properties_bytes) + len(method)
 
-    def _write_body(self, payload: bytes, length: int, pieces: list[bytes]) -> None:
-        if 0 < length <= self._room:
+    def frames(self, exchange: str, routing_key: str, flags: int, properties: bytes, body: bytes) -> bytes:
+        """The frames of one mandatory publish whose properties are encoded, and fit into `room`."""
+        pieces: list[bytes] = []
+        self._write(self._method(_short(exchange), routing_key), flags, properties, body, pieces)
+        return b"".join(pieces)
+
+    def _method(self, exchange: bytes, routing_key: str) -> bytes:
+        """The method frame of a mandatory publish, without its end."""
+        arguments = b"".join((_PUBLISH.pack(BASIC, PUBLISH, 0), exchange, _short(routing_key), bytes((MANDATORY,))))
+        return _FRAME.pack(METHOD, self._channel, len(arguments)) + arguments
+
+    def _write(self, method: bytes, flags: int, properties: bytes, payload: bytes, pieces: list[bytes]) -> None:
+        """Append all frames of one publish."""
+        length, size = len(payload), len(properties) + HEADER_OVERHEAD
+        content = _ENDED_AND_CONTENT.pack(END, HEADER, self._channel, size, BASIC, 0, length, flags)
+        pieces += (method, content, properties)
+        if 0 < length <= self.room:
             pieces += (_ENDED_AND_FRAME.pack(END, BODY, self._channel, length), payload, _END)
             return
-        for start in range(0, length, self._room):
-            part = payload[start : start + self._room]
+        for start in range(0, length, self.room):
+            part = payload[start : start + self.room]
             pieces += (_ENDED_AND_FRAME.pack(END, BODY, self._channel, len(part)), part)
         pieces.append(_END)
 
@@ -149,9 +163,7 @@ class Encoder:
         """The bytes that all messages of a route have in common: the method frame without its end, some properties."""
         queue, topic, type_, content_type, encoding = route
         exchange, key = (self._exchange, topic) if queue is None else (_short(""), queue)
-        routing_key = _short(type_ if key is None else key)
-        arguments = b"".join((_PUBLISH.pack(BASIC, PUBLISH, 0), exchange, routing_key, bytes((MANDATORY,))))
-        method = _FRAME.pack(METHOD, self._channel, len(arguments)) + arguments
+        method = self._method(exchange, type_ if key is None else key)
         before, flags = _short(content_type), _ALWAYS
         if encoding is not None:
             before, flags = before + _short(encoding), flags | _ENCODING
@@ -184,7 +196,6 @@ The expiration would end the wait in a retry queue early, and the message would 
 id with the user of this connection. AMQP 0-9-1 no longer has the cluster id.
 """
 _ESSENTIAL = (KEY, CAUSATION, VERSION)
-_LONG = Struct(">I")
 
 
 def copy_properties(

@@ -3,26 +3,20 @@
 import asyncio
 import time
 from contextlib import suppress
-from struct import Struct
-from typing import NamedTuple
 
 import aio_pika
 import structlog
-from pamqp import commands, frame
-from pamqp.body import ContentBody
 
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.encode import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD, copy_properties
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
+from outboxkit.brokers.rabbitmq.confirms import NACKED
+from outboxkit.brokers.rabbitmq.encode import copy_properties
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser, RawDelivery
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
 
-_HEADER = Struct(">BHIHHQH")
-
-NACKED = "nacked by the broker"
-REPLACED = "its connection was replaced"
-"""The answer to a copy that waited for an earlier one with its id, and was not sent on a connection after a nack."""
 RECONNECT_SECONDS = 1.0
 """The age from which on a nack replaces the connection."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
@@ -44,9 +38,11 @@ class RetryPublisher:
     def __init__(self, url: str, *, name: str, timeout: float) -> None:
         self._addresses, self._name, self._timeout = connection.Addresses(url), name, timeout
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", connection=name)
-        self._channel: _CopyChannel | None = None
+        self._connection: aio_pika.abc.AbstractConnection | None = None
+        self._channel: ConfirmChannel | None = None
+        self._opened_at = 0.0
         self._opening = asyncio.Lock()
-        self._closing: dict[asyncio.Task[None], _CopyChannel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._full: set[str] = set()
 
     async def put(
@@ -73,46 +69,56 @@ class RetryPublisher:
             try:
                 async with asyncio.timeout(self._timeout):
                     channel = await self._open()
-                refusal = await channel.put(delivery, route, delivery_headers, topic, timeout=self._timeout)
+                receipt = await self._publish(channel, delivery, route, delivery_headers, topic)
             except TimeoutError as error:
                 await self.close()
                 raise BrokerUnavailable(f"the broker did not confirm a copy for {route.name!r} in time") from error
-            if refusal is None:
+            if receipt is CONFIRMED:
                 self._record_room(route.name)
                 return
-            if refusal not in (NACKED, REPLACED) or stopped.is_set():
-                text = f"the broker did not take a copy for {route.name!r}: {refusal}"
-                raise BrokerRefused(text, kind="right") if "ACCESS_REFUSED" in refusal else BrokerUnavailable(text)
-            if refusal == NACKED:
+            if stopped.is_set() or (receipt is not NACKED and receipt.verdict is not Verdict.NOT_SENT):
+                text = f"the broker did not take a copy for {route.name!r}: {receipt.reason}"
+                raise BrokerRefused(text, kind="right") if "ACCESS_REFUSED" in text else BrokerUnavailable(text)
+            if receipt is NACKED:
                 nacks += 1
                 await self._wait_for_room(channel, route.name, nacks, stopped)
 
     async def close(self) -> None:
         """Disconnect. The next copy opens a new connection. Raises nothing if the broker is away."""
-        current, self._channel = self._channel, None
-        for channel in self._closing.values():
-            channel.lose("closed")
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        if current is not None:
-            await current.close()
+        for closing in self._closing:
+            closing.cancel()
+        await asyncio.gather(*self._closing, self._close(self._channel, self._connection), return_exceptions=True)
 
-    async def _wait_for_room(self, channel: "_CopyChannel", queue: str, nacks: int, stopped: asyncio.Event) -> None:
+    async def _publish(
+        self, channel: ConfirmChannel, delivery: RawDelivery, route: CopyRoute, headers: DeliveryHeaders, topic: str
+    ) -> Receipt:
+        message_id, encoder = delivery.properties.message_id, channel.encoder
+        flags, properties, left_out = copy_properties(
+            delivery.flags, delivery.properties_bytes, headers, topic, room=encoder.room
+        )
+        if left_out:
+            counts = {"message_id": message_id, "left_out": len(left_out)}
+            self._log.warning("a retry copy has no room for all of its message's headers", **counts)
+        frames = encoder.frames(route.exchange, route.routing_key, flags, properties, delivery.body)
+        return await channel.publish_one(message_id or "", frames, timeout=self._timeout)
+
+    async def _wait_for_room(self, channel: ConfirmChannel, queue: str, nacks: int, stopped: asyncio.Event) -> None:
         """Replace the connection after a nack, unless it is new: it may have lost sight of the queue's leader.
 
         Then wait, except after the first nack if the connection was replaced.
         """
         is_replaced = self._channel is not channel
-        if not is_replaced and channel.age() > RECONNECT_SECONDS:
-            self._channel = None
-            closing = asyncio.create_task(channel.close_when_answered(self._timeout))
-            self._closing[closing] = channel
-            closing.add_done_callback(self._closing.pop)
+        if not is_replaced and time.monotonic() - self._opened_at > RECONNECT_SECONDS:
+            closing = asyncio.create_task(self._close(channel, self._connection, self._timeout))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            self._channel = self._connection = None
             is_replaced = True
         if is_replaced and nacks == 1:
             return
         if queue not in self._full:
             self._full.add(queue)
-            self._log.warning("a queue takes no copies, waiting", full=queue, error=NACKED)
+            self._log.warning("a queue takes no copies, waiting", full=queue, error=NACKED.reason)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(FIRST_WAIT_SECONDS * 2 ** min(nacks, 10), LONGEST_WAIT_SECONDS)):
                 await stopped.wait()
@@ -122,171 +128,41 @@ class RetryPublisher:
             self._full.discard(queue)
             self._log.info("the queue takes copies again", full=queue)
 
-    async def _open(self) -> "_CopyChannel":
+    async def _open(self) -> ConfirmChannel:
         async with self._opening:
-            if self._channel is not None and self._channel.lost is None:
+            if self._channel is not None and self._channel.is_open:
                 return self._channel
-            lost, self._channel = self._channel, None
-            if lost is not None:
-                await lost.close()
-            channel, parser = _CopyChannel(self._log), ConfirmParser()
-            channel.connection = await connection.connect(
-                self._addresses,
-                name=self._name,
-                timeout=self._timeout,
-                on_lost=channel.lose,
-                tap=parser,
-                on_writer=channel.writes_to,
+            await self._close(self._channel, self._connection)
+            parser = ConfirmParser()
+            self._connection = await connection.connect(
+                self._addresses, name=self._name, timeout=self._timeout, tap=parser
             )
-            self._channel = channel
-            try:
-                _, wire = await connection.open_channel(channel.connection, on_lost=channel.lose)
-            except (Exception, asyncio.CancelledError):
-                channel.lose("the channel was not opened")  # those that wait here open another one
-                raise
-            channel.number = wire.number
-            channel.room = (wire.connection.connection_tune.frame_max or channel.room) - FRAME_OVERHEAD
-            parser.report_to(channel, channel=channel.number)
-            return channel
+            self._channel = await open_confirm_channel(
+                self._connection, parser, exchange="", app_id="", timeout=self._timeout
+            )
+            self._channel.tracker.on_blocked = self._report_block
+            self._opened_at = time.monotonic()
+            return self._channel
 
-
-class _Answer(NamedTuple):
-    """The broker's answer to a copy: None once it is confirmed, else why it was refused."""
-
-    message_id: str
-    future: "asyncio.Future[str | None]"
-
-
-class _CopyChannel:
-    """One channel in confirm mode, on a connection of its own, and its unanswered copies."""
-
-    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
-        self._log = log
-        self.connection: aio_pika.abc.AbstractConnection | None = None
-        self.number = 0
-        self.room = 131_072
-        self.lost: str | None = None
-        self._unblocked = asyncio.Event()
-        self._unblocked.set()
-        self._unblocked_at = 0.0
-        self._writer: asyncio.StreamWriter | None = None
-        self._last_tag = 0
-        self._answers: dict[int, _Answer] = {}
-        self._answers_by_id: dict[str, _Answer] = {}
-        self._opened_at = time.monotonic()
-
-    def age(self) -> float:
-        """The seconds since the channel was opened."""
-        return time.monotonic() - self._opened_at
-
-    async def close_when_answered(self, timeout: float) -> None:
-        """Take no more copies, and close the connection once all are answered, or after `timeout` seconds."""
-        self.lost = self.lost or REPLACED
+    async def _close(
+        self,
+        channel: ConfirmChannel | None,
+        opened: aio_pika.abc.AbstractConnection | None,
+        timeout: float = 0,
+    ) -> None:
+        """Close a channel and its connection, after the receipts of its copies or after `timeout` seconds."""
+        if channel is self._channel:
+            self._channel = self._connection = None
         try:
-            if self._answers:
-                await asyncio.wait([answer.future for answer in self._answers.values()], timeout=timeout)
+            if channel is not None and timeout:
+                await channel.finish(timeout)
         finally:
-            await self.close()
+            if channel is not None:
+                channel.tracker.closed(0, "closed", connection_too=True)
+            await connection.close(opened)
 
-    async def close(self) -> None:
-        """Close the connection. Its unanswered copies count as lost."""
-        self.lose("closed")
-        await connection.close(self.connection)
-
-    def writes_to(self, writer: asyncio.StreamWriter, _: object = None) -> None:
-        """Set the writer for this channel's own frames."""
-        self._writer = writer
-
-    async def put(
-        self, delivery: RawDelivery, route: CopyRoute, delivery_headers: DeliveryHeaders, topic: str, *, timeout: float
-    ) -> str | None:
-        """Publish a copy and await its answer. Returns why the broker refused it; None if it was confirmed.
-
-        A returned message is recognized by its id alone, so no id is unanswered twice.
-
-        Raises:
-            TimeoutError: the broker has not answered in so many seconds.
-        """
-        id_ = delivery.properties.message_id or ""
-        while self.lost is None and (id_ in self._answers_by_id or not self._unblocked.is_set()):
-            await self._unblocked.wait()
-            if (earlier := self._answers_by_id.get(id_)) is not None:
-                await self._wait_for(earlier.future, timeout)
-        if self.lost is not None or self._writer is None:
-            return self.lost or "not connected"
-        frames = self._frames(delivery, route, delivery_headers, topic)
-        answer = _Answer(id_, asyncio.get_running_loop().create_future())
-        self._last_tag += 1  # without an await before the write: the broker counts as well
-        self._answers[self._last_tag] = self._answers_by_id[id_] = answer
-        try:
-            self._writer.write(frames)
-        except RuntimeError as error:  # the end of the stream was written already, and nobody has been told yet
-            self.lose(f"the connection was closed: {error}")
-        await self._wait_for(answer.future, timeout)
-        return answer.future.result()
-
-    def ack(self, tag: int, *, multiple: bool) -> None:
-        self._answer(tag, None, multiple=multiple)
-
-    def nack(self, tag: int, *, multiple: bool) -> None:
-        self._answer(tag, NACKED, multiple=multiple)
-
-    def returned(self, message_id: str, reason: str) -> None:
-        if (answer := self._answers_by_id.get(message_id)) is not None:
-            self._tell(answer, reason)
-
-    def closed(self, code: int, text: str, *, connection_too: bool) -> None:  # noqa: ARG002 - both end all copies
-        self.lose(f"{code} {text}")
-
-    def blocked(self, reason: str | None) -> None:
+    def _report_block(self, reason: str | None) -> None:
         if reason is None:
-            self._unblocked_at = asyncio.get_running_loop().time()
-            self._unblocked.set()
             self._log.info("broker is back, work goes on")
         else:
-            self._unblocked.clear()
             self._log.warning("broker is away, waiting", error=f"the broker has blocked publishers: {reason}")
-
-    def lose(self, reason: str) -> None:
-        """Mark the channel as lost, for the first reason given. Unanswered copies have this reason as their answer."""
-        self.lost = self.lost or reason
-        self._unblocked.set()
-        self._answer(self._last_tag, reason, multiple=True)
-
-    async def _wait_for(self, answer: asyncio.Future[str | None], timeout: float) -> None:
-        """Wait for an answer. The limit does not run while publishers are blocked, and starts anew after a block."""
-        clock = asyncio.get_running_loop().time
-        start = clock()
-        while not answer.done():
-            left = max(start, self._unblocked_at) + timeout - clock() if self._unblocked.is_set() else timeout
-            if left <= 0:
-                raise TimeoutError
-            await asyncio.wait((answer,), timeout=left)
-
-    def _answer(self, tag: int, refusal: str | None, *, multiple: bool) -> None:
-        for each in [known for known in self._answers if known <= (tag or self._last_tag)] if multiple else [tag]:
-            if (answer := self._answers.pop(each, None)) is not None and not answer.future.done():
-                self._tell(answer, refusal)
-
-    def _tell(self, answer: _Answer, refusal: str | None) -> None:
-        """Answer a copy, and let the next one with its id go at once: in a callback that would be too late."""
-        answer.future.set_result(refusal)
-        del self._answers_by_id[answer.message_id]
-
-    def _frames(self, delivery: RawDelivery, route: CopyRoute, delivery_headers: DeliveryHeaders, topic: str) -> bytes:
-        publish = commands.Basic.Publish(exchange=route.exchange, routing_key=route.routing_key, mandatory=True)
-        body = delivery.body
-        parts = [ContentBody(body[start : start + self.room]) for start in range(0, len(body), self.room)]
-        frames = [frame.marshal(publish, self.number), self._header(delivery, delivery_headers, topic)]
-        return b"".join((*frames, *(frame.marshal(part, self.number) for part in parts)))
-
-    def _header(self, delivery: RawDelivery, delivery_headers: DeliveryHeaders, topic: str) -> bytes:
-        flags, properties, left_out = copy_properties(
-            delivery.flags, delivery.properties_bytes, delivery_headers, topic, room=self.room
-        )
-        if left_out:
-            counts = {"message_id": delivery.properties.message_id, "left_out": len(left_out)}
-            self._log.warning("a retry copy has no room for all of its message's headers", **counts)
-        content = (BASIC, 0, len(delivery.body), flags)
-        size = len(properties) + HEADER_OVERHEAD
-        return _HEADER.pack(HEADER, self.number, size, *content) + properties + bytes((END,))

@@ -51,7 +51,7 @@ async def test_copies_wait_for_room_and_then_are_there_once_each(
 
     await asyncio.gather(*(put(f"filler {number}", number) for number in range(COUNT)))
     assert copies._channel is not None
-    copies._channel._opened_at -= 2 * RECONNECT_SECONDS  # so that the first nack replaces the connection
+    copies._opened_at -= 2 * RECONNECT_SECONDS  # so that the first nack replaces the connection
     with capture_logs() as logs:
         waiting = [put(name(number), number) for number in range(COUNT)]
         await eventually_async(lambda: asyncio.sleep(0, bool(logs)))

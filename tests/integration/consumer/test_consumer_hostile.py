@@ -1,6 +1,7 @@
 """What any client may send and no copy can carry as it is: such a message that fails ends among the dead letters."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message, inbox_handler
-from outboxkit.brokers.rabbitmq import retries
+from outboxkit.brokers.rabbitmq import channel, retries
+from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
 from outboxkit.consumer import ConsumerPolicy
 from tests.integration.consumer.running_consumer import Ordered, dead_letters, starter, subscriber_of
 from tests.support.delays import DELAYS
@@ -88,20 +90,19 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
 
 async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(retries, "RECONNECT_SECONDS", 0.0)
-    channels = []
-    opened = retries._CopyChannel
+    trackers = []
 
-    class Estranged(opened):  # type: ignore[misc,valid-type]
+    class Estranged(ConfirmTracker):
         """As a channel that has lost sight of its queue's leader: the first one reads every confirm as a nack."""
 
-        def __init__(self, log: Any) -> None:
-            super().__init__(log)
-            channels.append(self)
+        def __init__(self, on_change: Callable[[], None]) -> None:
+            super().__init__(on_change)
+            trackers.append(self)
 
         def ack(self, tag: int, *, multiple: bool) -> None:
-            (super().nack if channels[0] is self else super().ack)(tag, multiple=multiple)
+            (super().nack if trackers[0] is self else super().ack)(tag, multiple=multiple)
 
-    monkeypatch.setattr(retries, "_CopyChannel", Estranged)
+    monkeypatch.setattr(channel, "ConfirmTracker", Estranged)
     subscriber = subscriber_of(broker, {"Ordered"})
     await subscriber.connect()
     for number in range(5):
@@ -109,7 +110,7 @@ async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, 
     deliveries = [await subscriber.receive() for _ in range(5)]
     with capture_logs() as said:
         assert await asyncio.gather(*(each.retry() for each in deliveries if each)) == [DELAYS[0]] * 5
-    assert len(channels) == 2, "all of them on one fresh connection"
+    assert len(trackers) == 2, "all of them on one fresh connection"
     assert said == [], "a nack that a fresh connection mends is not worth a line"
     await subscriber.connect()
     assert subscriber._channel is not None

@@ -186,14 +186,14 @@ def test_the_client_library_still_has_what_is_built_upon():
 
 
 async def test_a_message_on_which_the_encoder_stumbles_stops_no_other(wire: Wire, opened: ConfirmChannel):
-    batch, write = batch_of(1, 2, 3), opened._encoder.write
+    batch, write = batch_of(1, 2, 3), opened.encoder.write
 
     def stumbling(written: Any, pieces: list[bytes]) -> int:
         if written.id == "1":
             raise ZeroDivisionError("SECRET")
         return write(written, pieces)
 
-    opened._encoder = SimpleNamespace(write=stumbling)  # type: ignore[assignment]
+    opened.encoder = SimpleNamespace(write=stumbling)  # type: ignore[assignment]
     sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     assert await wire.next_ids() == ["0", "2"]
     opened.tracker.ack(2, multiple=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import CONFIRMED, Verdict
-from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker, Loss, Receipts
+from outboxkit.brokers.rabbitmq.confirms import FORGOTTEN_IDS, ConfirmTracker, Loss, Receipts
 
 EVENTS = st.lists(
     st.one_of(
@@ -162,3 +162,18 @@ def test_whoever_waits_hears_of_everything():
     tracker.closed(0, "gone", connection_too=True)
     assert len(news) == 4
     assert tracker.blocked_by == "low on disk"
+
+
+def test_a_batch_without_an_end_forgets_the_ids_that_are_answered():
+    tracker, _ = tracking(0)
+    tracker.begin({})
+    for number in range(3 * FORGOTTEN_IDS):
+        tracker.sent([f"id-{number}"], [number])
+        assert tracker.is_unanswered(f"id-{number}")
+        if number:
+            tracker.ack(number + 1, multiple=False)
+            assert not tracker.is_unanswered(f"id-{number}")
+        assert len(tracker._tags) <= FORGOTTEN_IDS + 4
+    tracker.returned("id-0", "NO_ROUTE")
+    assert tracker.take_refused() == [0]
+    assert tracker.unconfirmed == 0

@@ -1,17 +1,22 @@
 """Copies without a broker: what is written, and which answer belongs to which copy."""
 
 import asyncio
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
+from aiormq.abc import ChannelFrame
 from pamqp import commands
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
+from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.retries import NACKED, RetryPublisher, _CopyChannel
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
+from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
+from outboxkit.brokers.rabbitmq.retries import RECONNECT_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.brokers.reserved import DeliveryHeaders
@@ -27,144 +32,177 @@ def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> Raw
     return RawDelivery(1, False, "billing", "orders.eu", flags, rest, decode.read_properties(flags, rest), body)
 
 
-def copy_channel(room: int = 1000) -> tuple[_CopyChannel, Written]:
-    made, written = _CopyChannel(structlog.get_logger("test")), Written()
-    made.number, made.room = 1, room
-    made.writes_to(written)  # type: ignore[arg-type]
-    return made, written
+class Wire:
+    """What `ConfirmChannel` uses of aiormq's channel; it is written to at once."""
+
+    number, is_closed = 1, False
+
+    def __init__(self, frame_max: int) -> None:
+        self.connection: Any = SimpleNamespace(connection_tune=SimpleNamespace(frame_max=frame_max))
+        self.write_queue = asyncio.Queue[ChannelFrame]()
+
+    def take(self) -> list[Any]:
+        """The frames since this was last asked."""
+        written = Written()
+        while not self.write_queue.empty():
+            written.write(self.write_queue.get_nowait().payload)
+        return written.take()
+
+    def published(self) -> int:
+        """The number of publishes among these frames."""
+        return sum(isinstance(each, commands.Basic.Publish) for each in self.take())
 
 
-def put(to: _CopyChannel, copied: RawDelivery) -> "asyncio.Task[str | None]":
-    return asyncio.create_task(to.put(copied, ROUTE, DeliveryHeaders(attempt=2), "orders.eu", timeout=5))
+def opened(frame_max: int = 1000, *, timeout: float = 5) -> tuple[RetryPublisher, ConfirmTracker, Wire]:
+    """A publisher that is connected, with the tracker of its channel."""
+    copies, wire = RetryPublisher("amqp://mq/", name="test", timeout=timeout), Wire(frame_max)
+    copies._channel = ConfirmChannel(wire, exchange="", app_id="")  # type: ignore[arg-type]
+    copies._channel.tracker.on_blocked = copies._report_block
+    copies._opened_at = time.monotonic()
+    return copies, copies._channel.tracker, wire
+
+
+def put(to: RetryPublisher, copied: RawDelivery, stopped: bool = True) -> "asyncio.Task[None]":
+    end = asyncio.Event()
+    if stopped:
+        end.set()
+    headers = DeliveryHeaders(attempt=2)
+    return asyncio.create_task(to.put(copied, ROUTE, delivery_headers=headers, topic="orders.eu", stopped=end))
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_a_copy_goes_to_its_queue_with_its_delivery_headers_and_its_whole_body():
-    made, written = copy_channel(room=100)
-    copying = put(made, arrived(body=b"x" * 250, headers={"a": 1}))
-    await asyncio.sleep(0)
-    publish, header, *parts = written.take()
+    copies, tracker, wire = opened(frame_max=108)
+    copying = put(copies, arrived(body=b"x" * 250, headers={"a": 1}))
+    await turns()
+    publish, header, *parts = wire.take()
     assert (publish.exchange, publish.routing_key, publish.mandatory) == ("outboxkit.delay.1s", "billing", True)
     assert isinstance(header, ContentHeader)
     assert header.body_size == 250
     assert header.properties.headers == {"a": 1, "outboxkit-attempt": 2, "outboxkit-topic": "orders.eu"}
-    assert all(isinstance(part, ContentBody) for part in parts)
+    assert [len(part.value) for part in parts if isinstance(part, ContentBody)] == [100, 100, 50]
     assert b"".join(part.value for part in parts) == b"x" * 250
-    made.ack(1, multiple=False)
-    assert await copying is None
+    tracker.ack(1, multiple=False)
+    await copying
 
 
 async def test_every_copy_gets_its_own_answer():
-    made, _ = copy_channel()
-    copying = [put(made, arrived(str(number))) for number in range(1, 6)]
-    await asyncio.sleep(0)
-    made.returned("2", "there is no queue")
-    made.ack(3, multiple=True)
-    made.nack(4, multiple=False)
-    made.closed(320, "maintenance", connection_too=True)
-    assert [await each for each in copying] == [
-        None,
+    copies, tracker, _ = opened()
+    copying = [put(copies, arrived(str(number))) for number in range(1, 6)]
+    await turns()
+    tracker.returned("2", "there is no queue")
+    tracker.ack(3, multiple=True)
+    tracker.nack(4, multiple=False)
+    tracker.closed(320, "CONNECTION_FORCED - maintenance", connection_too=True)
+    await asyncio.wait(copying)
+    assert [str(each.exception()).rpartition(": ")[2] for each in copying] == [
+        "None",
         "there is no queue",
-        None,
-        NACKED,
-        "320 maintenance",
+        "None",
+        "nacked by the broker",
+        "CONNECTION_FORCED - maintenance",
     ]
-    assert await put(made, arrived("6")) == "320 maintenance"
 
 
 @pytest.mark.parametrize("id_", ["same", None])
 async def test_no_id_is_there_twice_so_that_a_return_means_one(id_: str | None):
-    made, written = copy_channel()
-    copying = [put(made, arrived(id_)) for _ in range(2)]
-    await asyncio.sleep(0)
-    assert len([each for each in written.take() if isinstance(each, commands.Basic.Publish)]) == 1
-    made.returned(id_ or "", "there is no queue")
-    made.ack(1, multiple=False)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert len([each for each in written.take() if isinstance(each, commands.Basic.Publish)]) == 1
-    made.ack(2, multiple=False)
-    assert [await each for each in copying] == ["there is no queue", None]
+    copies, tracker, wire = opened()
+    first, second = put(copies, arrived(id_)), put(copies, arrived(id_))
+    await turns()
+    assert wire.published() == 1
+    tracker.returned(id_ or "", "there is no queue")
+    tracker.ack(1, multiple=False)
+    await turns()
+    assert wire.published() == 1
+    tracker.ack(2, multiple=False)
+    await second
+    with pytest.raises(BrokerUnavailable, match="there is no queue"):
+        await first
 
 
 async def test_an_answer_to_a_copy_that_nobody_waits_for_is_nobody_elses():
-    made, _ = copy_channel()
-    left = put(made, arrived("1"))
-    await asyncio.sleep(0)
+    copies, tracker, _ = opened()
+    left = put(copies, arrived("1"))
+    await turns()
     left.cancel()
-    waiting = put(made, arrived("2"))
-    await asyncio.sleep(0)
-    made.ack(1, multiple=False)
-    await asyncio.sleep(0)
+    waiting = put(copies, arrived("2"))
+    await turns()
+    tracker.ack(1, multiple=False)
+    await turns()
     assert not waiting.done()
-    made.ack(2, multiple=False)
-    assert await waiting is None
+    tracker.ack(2, multiple=False)
+    await waiting
 
 
-async def test_in_the_turn_of_the_answer_the_next_copy_with_that_id_leaves():
-    made, written = copy_channel()
-    first = put(made, arrived("1"))
-    await asyncio.sleep(0)
-    written.take()
+async def test_a_copy_behind_a_replaced_connection_is_sent_on_the_next():
+    copies, tracker, wire = opened()
+    copying = [put(copies, arrived("1"), stopped=False) for _ in range(3)]
+    await turns()
+    copies._opened_at -= 2 * RECONNECT_SECONDS
+    channel, (fresh, fresh_tracker, fresh_wire) = copies._channel, opened()
+    assert channel is not None
 
-    async def next_one() -> str | None:
-        made.ack(1, multiple=False)
-        return await made.put(arrived("1"), ROUTE, DeliveryHeaders(), "orders.eu", timeout=5)
+    async def reconnect() -> ConfirmChannel:
+        copies._channel = fresh._channel
+        assert fresh._channel is not None
+        return fresh._channel
 
-    second = asyncio.create_task(next_one())
-    await asyncio.sleep(0)
-    assert len(written.take()) == 3
-    made.returned("1", "NO_ROUTE")
-    made.ack(2, multiple=False)
-    assert (await first, await second) == (None, "NO_ROUTE")
+    copies._open = reconnect  # type: ignore[method-assign]
+    tracker.nack(1, multiple=False)
+    await turns()
+    assert (wire.published(), fresh_wire.published()) == (2, 1), "the second one is faster than the replacement"
+    fresh_tracker.ack(1, multiple=False)
+    tracker.ack(2, multiple=False)
+    await turns()
+    assert (wire.published(), fresh_wire.published()) == (0, 1)
+    fresh_tracker.ack(2, multiple=False)
+    await asyncio.gather(*copying)
+    assert not channel.is_open
 
 
-async def test_a_connection_that_ends_under_a_copy_is_lost():
-    """The transport refuses to write before anybody is told that it has ended."""
-    made, _ = copy_channel()
-
-    class Ended:
-        def write(self, _: bytes) -> None:
-            raise RuntimeError("Cannot call write() after write_eof()")
-
-    made.writes_to(Ended())  # type: ignore[arg-type]
-    refusal = await put(made, arrived("1"))
-    assert refusal == made.lost == "the connection was closed: Cannot call write() after write_eof()"
+async def test_a_channel_that_is_lost_while_a_copy_waits_for_the_writer_gives_it_up():
+    copies, tracker, wire = opened()
+    wire.write_queue = asyncio.Queue(maxsize=1)
+    wire.write_queue.put_nowait(ChannelFrame(payload=b"", should_close=False))
+    copying = put(copies, arrived("1"))
+    await turns()
+    tracker.closed(0, "the socket is gone", connection_too=True)
+    wire.write_queue.get_nowait()
+    with pytest.raises(BrokerUnavailable, match="the socket is gone"):
+        await copying
 
 
 async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
-    copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
-    copies._channel, written = copy_channel()
-    copying = asyncio.create_task(
-        copies.put(arrived("1"), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
-    )
-    await asyncio.sleep(0)
-    assert len(written.take()) == 3
-    copies._channel.blocked("low on memory")
-    later = asyncio.create_task(
-        copies.put(arrived("2"), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
-    )
-    await asyncio.wait((copying, later), timeout=0.2)
-    assert not copying.done()
-    assert not later.done()
-    assert written.take() == [], "what the broker does not read is not written"
-    copies._channel.blocked(None)
-    copies._channel.ack(1, multiple=False)
+    copies, tracker, wire = opened(timeout=0.05)
+    copying = put(copies, arrived("1"))
+    await turns()
+    assert wire.published() == 1
+    with capture_logs() as said:
+        tracker.blocked("low on memory")
+        later = put(copies, arrived("2"))
+        await asyncio.wait((copying, later), timeout=0.2)
+        assert not copying.done()
+        assert not later.done()
+        assert wire.published() == 0, "what the broker does not read is not written"
+        tracker.blocked(None)
+    assert [line["event"] for line in said] == ["broker is away, waiting", "broker is back, work goes on"]
+    tracker.ack(1, multiple=False)
     await copying
-    while not written.bytes:
-        await asyncio.sleep(0)
-    copies._channel.ack(2, multiple=False)
+    await turns()
+    tracker.ack(2, multiple=False)
     await later
 
 
 async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
-    copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
-    copies._channel, _ = copy_channel()
-    copies._channel.blocked("low on memory")
-    copying = asyncio.create_task(
-        copies.put(arrived("1"), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
-    )
-    await asyncio.sleep(0)
-    copies._channel.blocked(None)
+    copies, tracker, _ = opened(timeout=0.05)
+    tracker.blocked("low on memory")
+    copying = put(copies, arrived("1"))
+    await turns()
+    tracker.blocked(None)
     with pytest.raises(BrokerUnavailable, match=r"did not confirm a copy for 'outboxkit\.delay\.1s' in time"):
         await copying
 
