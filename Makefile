@@ -49,7 +49,7 @@ docs: $(VENV)/.docs ## build the site of the documentation into .site/; a broken
 dist: $(VENV)/.dist ## build sdist and wheel into dist/ and check them: metadata, README, each extra in a bare environment
 	$(BIN)/python -m tests.distribution
 
-check: $(VENV)/.tests ## format, lint, types, import rules, architecture, prose, the documentation's site
+check: $(VENV)/.tests ## format, lint, types, import rules, architecture, the documentation's site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
