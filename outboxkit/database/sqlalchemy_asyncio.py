@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.util import await_only as await_  # the name that 2.0 and 2.1 both have
+from sqlalchemy.util import greenlet_spawn
 
 __all__ = [
     "AsyncConnection",
@@ -13,6 +14,7 @@ __all__ = [
     "async_sessionmaker",
     "await_",
     "create_async_engine",
+    "greenlet_spawn",
 ]
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements, tables
 from outboxkit.database import silence, transaction
 from outboxkit.database.session_settings import GuardedEnd
-from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_session, await_
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_session, await_, greenlet_spawn
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.errors.sqlstates import ABORTED, NO_END, sqlstate_of
@@ -208,11 +208,20 @@ def invoke(handler: Handler, session: Session, event: object, message: Message, 
 
 
 def _run(handler: Handler, session: Session | AsyncSession, event: object, message: Message) -> None:
-    extra = (message,) if handler.takes_message else ()
-    result = handler.function(session, event, *extra, **handler.values)
+    """Call it in a task of its own: a cancellation of that task, when it has ended, reaches nothing of ours.
+
+    A handler in a thread runs in no task.
+    """
+    arguments = (session, event, message) if handler.takes_message else (session, event)
+    result: Any
     if handler.is_async:
+        result = handler.function(*arguments, **handler.values)
         _refuse_generator(handler, result)
-        result = await_(result)
+        result = await_(asyncio.ensure_future(result))
+    elif isinstance(session, Session) and async_session(session) is not None:
+        result = await_(asyncio.create_task(greenlet_spawn(handler.function, *arguments, **handler.values)))
+    else:
+        result = handler.function(*arguments, **handler.values)
     if result is None:
         return
     _refuse_generator(handler, result)

@@ -303,11 +303,13 @@ class Trials:
     def _place(self, delivery: Trial, handler: Handler) -> str:
         """The line of the handler's file at which a delivery is, or the innermost one."""
         frames: list[FrameType] = []
-        if isinstance(delivery.run_by, asyncio.Task):
-            awaited: Any = delivery.run_by.get_coro()
+        task = delivery.run_by
+        while isinstance(task, asyncio.Task):
+            awaited: Any = task.get_coro()
             while (frame := getattr(awaited, "cr_frame", None)) is not None:
                 frames.append(frame)
                 awaited = awaited.cr_await
+            task = getattr(task, "_fut_waiter", None)  # the handler's own task
         thread = self._loop_thread if isinstance(delivery.run_by, asyncio.Task) else delivery.run_by
         inner = sys._current_frames().get(thread.ident or 0) if thread is not None else None  # noqa: SLF001
         stack: list[FrameType] = []

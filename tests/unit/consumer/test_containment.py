@@ -131,6 +131,39 @@ async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(
     assert rows(database_url, tables.attempt) == []
 
 
+@pytest.mark.parametrize("mode", ["single", "batch", "ordered"])
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_a_handler_that_has_ended_cannot_be_cancelled(bench: Bench, database_url: str, mode: str, kind: str):
+    def cancel(task: "asyncio.Task[Any]", times: int) -> None:
+        task.cancel()
+        if times:
+            asyncio.get_running_loop().call_soon(cancel, task, times - 1)
+
+    def works(session: Session, event: OrderConfirmed) -> None:
+        session.execute(insert(effects).values(what=f"order {event.order_id}"))
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(cancel, task, 1000)
+
+    @inbox_handler("Cancels", batch=mode == "batch")
+    async def cancels(session: AsyncSession, event: OrderConfirmed) -> None:
+        await session.run_sync(works, event)
+
+    @inbox_handler("Cancels", batch=mode == "batch", in_loop=True)
+    def cancels_in_sync(session: Session, event: OrderConfirmed) -> None:
+        works(session, event)
+
+    for number in range(8):
+        bench.put(message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number, key=f"k-{number % 3}"))
+    consumer = await bench.run_until_settled(
+        cancels if kind == "async def" else cancels_in_sync,
+        concurrency=ORDERED if mode == "ordered" else SINGLE,
+        max_attempts=1,
+    )
+    assert consumer.outcomes == {Outcome.PROCESSED: 8}
+    assert len(rows(database_url, effects)) == len(rows(database_url, tables.inbox)) == 8
+
+
 @event("Checked")
 @dataclass
 class Checked:

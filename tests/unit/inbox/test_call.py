@@ -101,7 +101,7 @@ async def test_a_cancellation_from_outside_goes_before_the_timeout(async_engine:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            asyncio.current_task().cancel()
+            task.cancel()
             await asyncio.Event().wait()
 
     task = asyncio.create_task(run(async_engine, cancelled_twice))
