@@ -274,6 +274,17 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         commands=("outboxkit resume {process}",),
         alerts=("OutboxkitPausedLong",),
     ),
+    "shards-moving": FindingKind(
+        severity=NOTE,
+        worse=WARNING,
+        what="The number of shards of queue {queue} {change}: {waits}.",
+        why="Keys stay in order: a message waits for the earlier ones of its key in the shards of before. None is "
+        "lost.",
+        cure="It ends by itself while consumers run. If it does not, a message fails or its handler hangs: read their "
+        "log. Stop the processes that have the number of before. Delete no shard meanwhile. If none runs, start some.",
+        commands=("{consume}",),
+        alerts=("OutboxkitConsumerLate",),
+    ),
     "relay-missing": FindingKind(
         severity=WARNING,
         worse=PROBLEM,

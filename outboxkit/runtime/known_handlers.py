@@ -129,9 +129,10 @@ def forget_command(queue: str) -> str:
     return f"outboxkit handlers forget {shell_word(queue)}"
 
 
-def consume_command(queue: str, *, shards: int = 1, ordered: bool = False) -> str:
-    """The command that starts the consumer of a queue, to paste. A queue that is split is ordered, too."""
-    options = f" --ordered --shards {shards}" if shards > 1 else " --ordered" if ordered else ""
+def consume_command(queue: str, *, shards: int | None = None, ordered: bool = False) -> str:
+    """The command that starts the consumer of a queue, to paste. One with a number of shards is ordered, too."""
+    options = " --ordered" if ordered or shards is not None else ""
+    options += "" if shards is None else f" --shards {shards}"
     return f"outboxkit consume MODULE --queue {shell_word(queue)}{options}"
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, literal_column, select, update
+from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, select, update
 
 from outboxkit.statements.dialects import insert_into, interval, statement_time
 from outboxkit.tables import shard_member, sharding
@@ -24,10 +24,18 @@ def of_queue() -> Select[Any]:
 
 
 def of_all_shards() -> Select[Any]:
-    """The queues that are split or change, and as `of_queue`. Index: none, a row for each queue. Locks: none."""
+    """All queues that are ordered, each as `of_queue` has it. Index: none, a row for each queue. Locks: none."""
     columns = (sharding.c.queue, sharding.c.shards, sharding.c.draining, sharding.c.moved_from, sharding.c.move)
-    is_changing = sharding.c.draining.is_not(None) | sharding.c.moved_from.is_not(None)
-    return select(*columns).where((sharding.c.shards > literal_column("1")) | is_changing)
+    return select(*columns).order_by(sharding.c.queue)
+
+
+def all_members(dialect: str) -> Select[str, str, int]:
+    """The consumers of all ordered queues that are there, as `members`. Parameters: ago (negative).
+
+    Index: none, a row for each process. Locks: none.
+    """
+    columns = (shard_member.c.queue, shard_member.c.member, shard_member.c.shards)
+    return select(*columns).where(shard_member.c.seen_at >= statement_time(dialect, interval("ago")))
 
 
 def lock_sharding() -> Select[Any]:

@@ -72,6 +72,9 @@ def test_a_process_with_another_number_waits_until_the_others_have_ended(stock: 
     other = stock.consume("--ordered", "--shards", "2")
     waiting = other.wait_for("waiting: other processes are for another number of shards")
     assert "run with --shards 3, and this one has --shards 2" in waiting["cure"]
+    assert "is to change to 2: it waits for the end of 1 process that runs with 3" in " ".join(
+        stock.deployment.outboxkit("status").stdout.split()
+    )
     stock.arrive([Parcel(1, key="k")])
     eventually(lambda: stock.booked().total() == 1)
     assert first.stop() == 0

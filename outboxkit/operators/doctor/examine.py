@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import sqlstate_of
-from outboxkit.operators.doctor import broker, messages, retention, rights, server, sessions
+from outboxkit.operators.doctor import broker, messages, retention, rights, server, sessions, shards
 from outboxkit.operators.doctor.installation import Check, Database, Installation
 from outboxkit.operators.findings import Diagnosis, Severity, finding
 from outboxkit.runtime import urls
@@ -22,6 +22,7 @@ TABLES = Check("tables", server.check_tables, needs_tables=False, needs_server=F
 OF_MESSAGES: tuple[Check, ...] = (
     Check("pauses", messages.check_pauses, needs_server=False),
     Check("relays", messages.check_relays, needs_server=False),
+    Check("shards", shards.check_shards, needs_server=False),
     Check("locks", sessions.check_locks),
     Check("handlers", sessions.check_handlers),
     Check("transactions", sessions.check_transactions, needs_tables=False),

@@ -9,6 +9,7 @@ from outboxkit.database.session_names import may_be_of_queue
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.wording import printable_name, span
 from outboxkit.operators.doctor.installation import Database
+from outboxkit.operators.doctor.shards import agreements, start_command
 from outboxkit.operators.findings import Diagnosis, finding
 from outboxkit.runtime import known_handlers, window
 from outboxkit.schema import partitions
@@ -108,7 +109,7 @@ def check_names(database: Database) -> Iterator[Diagnosis]:
 
 def check_consumers(database: Database) -> Iterator[Diagnosis]:
     """Queues whose consumers have not been seen lately, though they register every hour."""
-    split = {row.queue: row.shards for row in database.rows(statements.shards.of_all_shards())}
+    of_queues = agreements(database)
     names = [row.name for row in database.rows(activity.sessions())]
     for queue, last_seen in database.rows(activity.of_all_queues()):
         age = database.now - last_seen
@@ -118,8 +119,6 @@ def check_consumers(database: Database) -> Iterator[Diagnosis]:
                 "consumer-gone",
                 queue=printable_name(queue),
                 age=_shown(age),
-                consume=known_handlers.consume_command(
-                    queue, shards=split.get(queue, 1), ordered=database.settings.ordered
-                ),
+                consume=start_command(queue, of_queues.get(queue), ordered=database.settings.ordered),
                 forget=known_handlers.forget_command(queue),
             )

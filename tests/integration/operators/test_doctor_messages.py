@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from outboxkit.errors.wording import COUNTED
-from outboxkit.operators.doctor import messages, retention
+from outboxkit.operators.doctor import messages, retention, shards
 from outboxkit.operators.findings import Limits
 from outboxkit.runtime import process
 from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process
@@ -216,6 +216,55 @@ def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
     command = [COMMAND, "doctor", module, "--only", "database"]
     told = run_to_end(command, {"OUTBOXKIT_DATABASE_URL": postgresql_url}).stdout
     assert f" outboxkit consume {module} --queue billing\n" in told
+
+
+SHARDING = "INSERT INTO outboxkit_sharding (queue, shards, draining, moved_from) VALUES ('steps', %s, %s, %s)"
+MEMBER = "INSERT INTO outboxkit_shard_member (queue, member, shards, seen_at) VALUES ('steps', %s, %s, now() - %s)"
+
+
+@pytest.mark.parametrize(
+    ("row", "counts", "what"),
+    [
+        ((1, None, None), (1, 1, 4), "is to change to 4: it waits for the end of 2 processes that run with 1."),
+        ((1, None, None), (1, 1), None),
+        ((1, None, None), (4,), None),
+        (
+            (4, None, 1),
+            (4,),
+            "changes to 4: messages in steps are handled first, and later ones after them.",
+        ),
+        (
+            (1, '{"steps.2.0": null, "steps.2.1": ["k"]}', None),
+            (1,),
+            "changes to 1: messages in steps.2.0, steps.2.1 are",
+        ),
+        ((4, '{"steps": ["k7", "k8"]}', None), (4, 4), "later messages of 2 keys wait for earlier ones in steps."),
+        ((4, None, None), (4, 4), None),
+    ],
+)
+def test_a_change_of_the_number_of_shards(
+    postgresql_url: str, row: tuple[object, ...], counts: tuple[int, ...], what: str | None
+) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(SHARDING, row)
+        for number, count in enumerate(counts):
+            connection.execute(MEMBER, (str(number), count, timedelta(0)))
+        found = look(postgresql_url, shards.check_shards)
+        assert [(each.code, each.severity, each.commands) for each in found] == [("shards-moving", "note", ())] * (
+            what is not None
+        )
+        assert what is None or what in found[0].what
+        assert codes(postgresql_url, retention.check_consumers) == []
+
+
+def test_a_change_of_the_number_of_shards_that_nobody_carries_on(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(SHARDING, (1, '{"steps.2.0": null}', None))
+        connection.execute(MEMBER, ("killed", 1, timedelta(minutes=1)))
+    (found,) = look(postgresql_url, shards.check_shards)
+    assert (found.code, found.severity) == ("shards-moving", "warning")
+    assert found.what.endswith("and no process of it runs.")
+    assert found.commands == ("outboxkit consume MODULE --queue steps --ordered --shards 1",)
 
 
 def test_retention_and_retries(postgresql_url: str) -> None:

@@ -10,7 +10,6 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.consumer.membership import read_agreement
 from outboxkit.errors.failures import printable
 from outboxkit.errors.wording import COUNTED
 from outboxkit.message import DEFAULT_DESTINATION
@@ -18,10 +17,11 @@ from outboxkit.operators.doctor.broker import access, limits, queues, routes
 from outboxkit.operators.doctor.broker.expected import ExpectedBroker, TableFacts, expected_queues, with_facts
 from outboxkit.operators.doctor.broker.snapshot import Snapshot, take_snapshot
 from outboxkit.operators.doctor.installation import Database, Installation
+from outboxkit.operators.doctor.shards import agreements
 from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime.pauses import CONSUMER, read_pauses
 from outboxkit.runtime.sources import Shards
-from outboxkit.statements import activity, doctor, shards
+from outboxkit.statements import activity, doctor
 
 LONGEST = 4_000
 """The longest line of a finding."""
@@ -100,7 +100,7 @@ def _read(database: Database) -> TableFacts:
     return TableFacts(
         routes={row.key: row.rows for row in routes},
         types={queue: tuple(sorted(names)) for queue, names in types.items()},
-        sharding={row.queue: read_agreement(row) for row in database.rows(shards.of_all_shards())},
+        agreements=agreements(database),
         paused=frozenset(pause.name for pause in read_pauses(database.connection) if pause.process == CONSUMER),
     )
 

@@ -15,6 +15,7 @@ from outboxkit.brokers.rabbitmq.topology import (
 )
 from outboxkit.consumer.membership import Agreement
 from outboxkit.inbox import Handler
+from outboxkit.operators.doctor.shards import start_command
 from outboxkit.runtime import known_handlers, queues
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import Shards
@@ -60,7 +61,7 @@ class ExpectedBroker:
         routes: routing keys of messages in the outbox, and how many messages have each; of relays to this broker.
         paused: queues whose consumers an operator holds.
         shards: the queues that are split, with their shards.
-        moves: the queues whose number of shards changes.
+        agreements: those of the processes of ordered queues that the tables know.
         management: the URL of the management API; None means that it follows from `urls`.
         timeout: seconds for each question.
     """
@@ -76,9 +77,14 @@ class ExpectedBroker:
     routes: Mapping[str, int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     shards: Mapping[str, Shards] = field(default_factory=dict)
-    moves: Mapping[str, Agreement] = field(default_factory=dict)
+    agreements: Mapping[str, Agreement] = field(default_factory=dict)
     management: str | None = None
     timeout: float = 3.0
+
+    @property
+    def moves(self) -> dict[str, Agreement]:
+        """The queues whose number of shards changes."""
+        return {name: each for name, each in self.agreements.items() if not each.is_settled}
 
     @property
     def known_queues(self) -> tuple[ExpectedQueue, ...]:
@@ -97,7 +103,9 @@ class ExpectedBroker:
         """The arguments of all queues that consumers with these settings declare or look for, by their names."""
         queues: dict[str, dict[str, Any]] = {}
         for queue in self.queues:
-            queues |= declarations(queue.name, ordered=self.ordered or queue.shards is not None)
+            queues |= declarations(
+                queue.name, ordered=self.ordered or queue.shards is not None or queue.name in self.moves
+            )
             queues |= {} if self.is_declared else own_declarations(queue.name, self.delays)
         return queues | (shared_declarations(self.delays) if self.queues and self.is_declared else {})
 
@@ -108,9 +116,10 @@ class ExpectedBroker:
     def consume_command(self, queue: str) -> str:
         """The command that starts the consumer of a queue. A shard has the one of the queue that is split."""
         shards = self.shards_of(queue)
-        if shards is not None:
+        if shards is not None and shards.queue not in self.agreements:
             return known_handlers.consume_command(shards.queue, shards=shards.count)
-        return known_handlers.consume_command(queue, ordered=self.ordered)
+        whole = queue if shards is None else shards.queue
+        return start_command(whole, self.agreements.get(whole), ordered=self.ordered)
 
     @property
     def user(self) -> tuple[str, str]:
@@ -132,20 +141,20 @@ class TableFacts:
         routes: routing keys of messages in the outbox, and how many messages have each.
         types: queues of consumers that were seen lately, with the types of their handlers.
         paused: queues whose consumers an operator holds.
-        sharding: the queues that are split, or change.
+        agreements: those of the processes of ordered queues.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
-    sharding: Mapping[str, Agreement] = field(default_factory=dict)
+    agreements: Mapping[str, Agreement] = field(default_factory=dict)
 
 
 def with_facts(subject: ExpectedBroker, facts: TableFacts) -> ExpectedBroker:
     """The subject with what the tables tell: routes, types of handlers that nobody named, queues likewise, shards."""
     queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
     registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
-    there = {name: Shards(name, each.shards) for name, each in facts.sharding.items()}
+    there = {name: Shards(name, each.shards) for name, each in facts.agreements.items()}
     shards = {name: each for name, each in {**subject.shards, **there}.items() if each.count > 1}
     split = [shards[name].names for name in facts.paused & shards.keys()]
     return replace(
@@ -153,7 +162,7 @@ def with_facts(subject: ExpectedBroker, facts: TableFacts) -> ExpectedBroker:
         queues=_with_shards(queues, shards),
         registered=_with_shards(registered, shards),
         shards=shards,
-        moves={name: each for name, each in facts.sharding.items() if not each.is_settled},
+        agreements=facts.agreements,
         routes=facts.routes,
         paused=facts.paused.union(*split),
     )

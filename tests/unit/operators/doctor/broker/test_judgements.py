@@ -137,7 +137,7 @@ SPLIT_CONSUMER = "outboxkit consume MODULE --queue steps --ordered --shards 2"
 def split(**facts: Any) -> Snapshot:
     expected = with_facts(
         replace(EXPECTED, queues=(ExpectedQueue(name="steps"),)),
-        TableFacts(sharding={"steps": Agreement(STEPS.count, ())}, **facts),
+        TableFacts(agreements={"steps": Agreement(STEPS.count, ())}, **facts),
     )
     return replace(look(), expected=expected)
 
