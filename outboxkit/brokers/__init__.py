@@ -4,17 +4,15 @@ A new broker is one module that inherits from both of them and passes the suite 
 converts its driver's errors into `BrokerUnavailable` or receipts.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.envelopes.envelope import Envelope, Malformed
 from outboxkit.message import Message
-
-if TYPE_CHECKING:  # a process imports the readers when it has some
-    from outboxkit.codec.envelopes import Envelope
 
 
 class Verdict(StrEnum):
@@ -169,28 +167,6 @@ class Publisher(Broker, Protocol):
         """Disconnect. Raises nothing if the broker is away."""
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """A delivery that is not a message: it has no id, no type, or is over a limit. It is kept as it came.
-
-    Attributes:
-        reason: why it is not a message.
-        kind: the reason of its dead letter: `malformed`, or `undecodable` if a reader knows its envelope.
-    """
-
-    reason: str
-    payload: bytes
-    message_id: str | None = None
-    type: str | None = None
-    headers: Mapping[str, object] = field(default_factory=dict)
-    content_type: str | None = None
-    correlation_id: str | None = None
-    content_encoding: str | None = None
-    topic: str | None = None
-    created_at: datetime | None = None
-    kind: str = "malformed"
-
-
 class Delivery(Protocol):
     """One arrival of a message. The consumer calls one of `ack`, `requeue`, `retry` and `requeue_fresh`, once.
 
@@ -202,7 +178,7 @@ class Delivery(Protocol):
         """The message, without the delivery headers."""
 
     @property
-    def envelope(self) -> "Envelope":
+    def envelope(self) -> Envelope:
         """The delivery as its publisher sent it, for readers of foreign envelopes."""
 
     @property

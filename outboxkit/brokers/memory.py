@@ -5,16 +5,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
 from outboxkit import defaults
-from outboxkit.brokers import CONFIRMED, KeyGate, Malformed, Publisher, Receipt, Subscriber, Verdict, reserved
+from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Subscriber, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
+from outboxkit.codec.envelopes.envelope import Envelope, Malformed
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
-
-if TYPE_CHECKING:
-    from outboxkit.codec.envelopes import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +79,26 @@ class MemoryBroker:
         return CONFIRMED if bound else Receipt(Verdict.UNROUTABLE, reason)
 
 
+def _envelope(message: Message) -> Envelope:
+    """The message as its publisher sent it."""
+    return Envelope(
+        body=message.payload,
+        headers=reserved.without(message.headers),
+        routing_key=message.routing_key,
+        message_id=message.id,
+        type=message.type,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        correlation_id=message.correlation_id,
+        timestamp=message.created_at,
+    )
+
+
 def _without(message: Message, absent: Sequence[str]) -> Malformed:
     """The message without the stand-ins for properties that its publisher did not send."""
-    return Malformed(
-        reason="the message has no " + " and no ".join(absent),
-        payload=message.payload,
-        message_id=None if "message_id" in absent else message.id,
-        type=None if "type" in absent else message.type,
-        headers=reserved.without(message.headers),
-        content_type=message.content_type,
-        correlation_id=message.correlation_id,
-        content_encoding=message.content_encoding,
-        topic=message.topic,
-        created_at=message.created_at,
-    )
+    reason = "the message has no " + " and no ".join(absent)
+    given: dict[str, Any] = dict.fromkeys(absent)
+    return Malformed.of(replace(_envelope(message), **given), reason)
 
 
 def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
@@ -144,23 +148,9 @@ class MemoryDelivery:
         return self._entry.message
 
     @property
-    def envelope(self) -> "Envelope":
+    def envelope(self) -> Envelope:
         """The message as its publisher sent it."""
-        from outboxkit.codec.envelopes import Envelope  # noqa: PLC0415 - as its readers, imported when there are some
-
-        message = self._entry.message
-        id_ = message.id if isinstance(message, Message) else message.message_id
-        return Envelope(
-            body=message.payload,
-            headers=message.headers,
-            routing_key=message.topic or message.type or "",
-            message_id=id_,
-            type=message.type,
-            content_type=message.content_type,
-            content_encoding=message.content_encoding,
-            correlation_id=message.correlation_id,
-            timestamp=message.created_at,
-        )
+        return self.message if isinstance(self.message, Malformed) else _envelope(self.message)
 
     @property
     def delivery_headers(self) -> DeliveryHeaders:

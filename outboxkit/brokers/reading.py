@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from outboxkit.brokers import Delivery, Malformed
+from outboxkit.brokers import Delivery
 from outboxkit.codec.envelopes import Envelope, Reader
-from outboxkit.codec.envelopes.envelope import read_with
+from outboxkit.codec.envelopes.envelope import Malformed, read_with
 from outboxkit.codec.payloads import LARGE
 from outboxkit.compression import INFLATED_LIMIT, deflate
 from outboxkit.errors import DecodeError
@@ -27,7 +27,7 @@ def message_in(delivery: Delivery, readers: Sequence[Reader], *, limit: int = IN
     try:
         message = read_with(tuple(readers), envelope)
     except DecodeError as error:
-        return _undecodable(envelope, printable(str(error)))
+        return Malformed.of(envelope, printable(str(error)), kind="undecodable")
     return delivery.message if message is None else _as_small_as_it_came(message, envelope)
 
 
@@ -37,19 +37,3 @@ def _as_small_as_it_came(message: Message, envelope: Envelope) -> Message:
     if len(payload) <= max(LARGE, 2 * len(envelope.body)):
         return message
     return replace(message, payload=deflate(payload, "gzip"), content_encoding="gzip")
-
-
-def _undecodable(envelope: Envelope, reason: str) -> Malformed:
-    return Malformed(
-        reason=reason,
-        payload=envelope.body,
-        message_id=envelope.message_id,
-        type=envelope.type,
-        headers=envelope.headers,
-        content_type=envelope.content_type,
-        correlation_id=envelope.correlation_id,
-        content_encoding=envelope.content_encoding,
-        topic=envelope.routing_key,
-        created_at=envelope.timestamp,
-        kind="undecodable",
-    )

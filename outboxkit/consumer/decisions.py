@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outboxkit import defaults
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
 from outboxkit.codec.envelope import TEXTS
-from outboxkit.codec.envelopes import Envelope, reader_for
+from outboxkit.codec.envelopes import reader_for
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import HANDLERS, encode_foreign_headers
 from outboxkit.compression import MAX_MESSAGE_BYTES
 from outboxkit.consumer.growth import GROWTH
@@ -84,7 +84,7 @@ def given_up(error: BaseException) -> Decision:
 def malformed(delivery: Malformed) -> Decision:
     """The decision on a delivery that is not a message, or whose envelope a reader cannot read."""
     is_incomplete = delivery.kind == "malformed" and not (delivery.message_id and delivery.type)
-    reader = reader_for(_envelope(delivery)) if is_incomplete else None
+    reader = reader_for(delivery) if is_incomplete else None
     hint = f"; the reader {reader!r} knows its envelope (--readers), and then it can be replayed" if reader else ""
     return Decision(Outcome.DEAD, delivery.kind, delivery.reason + hint)
 
@@ -152,18 +152,21 @@ def dead_letter(
 
     The names of `required` handlers are kept among the headers, for a replay, if no handler is known.
     """
-    texts = {name: _storable(getattr(message, name, None)) for name in TEXTS}
+    if isinstance(message, Message):
+        named, payload, created_at = {"message_id": message.id}, message.payload, message.created_at
+    else:
+        named, payload, created_at = {"topic": message.routing_key}, message.body, message.timestamp
+    texts = {name: _storable(named.get(name) or getattr(message, name, None)) for name in TEXTS}
     names = {HANDLERS: list(required)} if required and handler is None else {}
     return {
         **texts,
         "side": "inbox",
         "queue": _storable(queue),
         "handler": _storable(handler),
-        "message_id": _storable(message.id if isinstance(message, Message) else message.message_id),
-        "payload": message.payload,
+        "payload": payload,
         "headers": encode_foreign_headers({**message.headers, **names}),
         "content_type": texts["content_type"] or "application/octet-stream",
-        "created_at": _bounded(getattr(message, "created_at", None)),
+        "created_at": _bounded(created_at),
         "version": getattr(message, "version", 1),
         "reason": decision.reason,
         "error": printable(decision.error),
@@ -190,18 +193,6 @@ def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
             "content_type": "application/octet-stream",
             "error": printable(text),
         }
-    )
-
-
-def _envelope(delivery: Malformed) -> Envelope:
-    return Envelope(
-        body=delivery.payload,
-        headers=delivery.headers,
-        routing_key=delivery.topic or "",
-        message_id=delivery.message_id,
-        type=delivery.type,
-        content_type=delivery.content_type,
-        content_encoding=delivery.content_encoding,
     )
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from outboxkit.brokers import Delivery, Malformed
+from outboxkit.brokers import Delivery
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.message import Message
 
 

@@ -10,7 +10,8 @@ from datetime import timedelta
 
 import structlog
 
-from outboxkit.brokers import Malformed, Subscriber
+from outboxkit.brokers import Subscriber
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.consumer.reports import NAME, Failed
 from outboxkit.errors.failures import printable
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome

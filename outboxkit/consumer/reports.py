@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 
 import structlog
 
-from outboxkit.brokers import Malformed
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import first_line, path_of, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from outboxkit.brokers import Delivery, Malformed, reading
+from outboxkit.brokers import Delivery, reading
 from outboxkit.codec.envelopes import Reader
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.payloads import plain_size
 from outboxkit.consumer import decisions, growth
 from outboxkit.consumer.decisions import ConsumerPolicy

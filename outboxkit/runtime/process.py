@@ -214,9 +214,9 @@ def queue_publisher(url: str, queue: str, *, timeout: timedelta) -> Publisher:
     refuse_http(url)
     if url.startswith(MEMORY):
         raise ConfigurationError("OUTBOXKIT_BROKER_URL is memory://, a broker inside one process; amqp://… is accepted")
-    from outboxkit.brokers.rabbitmq import QueuePublisher  # noqa: PLC0415 - a broker is imported when it is used
+    from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
 
-    return QueuePublisher(url, queue, timeout=timeout)
+    return RabbitPublisher(url, exchange="", queue=queue, timeout=timeout)
 
 
 def subscriber(

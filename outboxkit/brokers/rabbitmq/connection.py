@@ -4,21 +4,16 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 from urllib.parse import unquote
 
 import aio_pika
 import aiormq
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
-from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
-from pamqp import commands, frame
 from yarl import URL
 
-from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, METHOD
 from outboxkit.brokers.rabbitmq.rights import user_of
-from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, PAYLOAD, FrameSplitter
+from outboxkit.brokers.rabbitmq.taps import OnWriter, Tap, TappedTransports
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from outboxkit.runtime import urls
 
@@ -28,23 +23,8 @@ HEARTBEAT_SECONDS = 20
 _NEVER_ALLOWED = ("reserved prefix", "default exchange")
 """Parts of RabbitMQ's errors for names that no user may declare, whatever the permissions."""
 
-_CONNECTION_CLOSE = (10 << 16 | 50).to_bytes(4, "big")
-
-SIGN_OF_LIFE_SECONDS = 1.0
-"""The interval at which the client library gets heartbeats while it sees no frame that arrives."""
-
 CONNECTION_ERRORS = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
 """Exceptions of aio-pika and the network if the broker is not reachable or the connection is lost."""
-
-OnWriter = Callable[[asyncio.StreamWriter, Callable[[], None]], None]
-"""Gets the writer of a connection, and a function that reports a heartbeat to the client library."""
-
-
-class Tap(Protocol):
-    """A filter in front of the client library for the bytes that arrive on a connection."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Take the tap's own frames out of the data. Returns those for the client library, whole ones only."""
 
 
 class Addresses:
@@ -162,58 +142,6 @@ def _named(error: BrokerUnavailable, url: str, transports: "TappedTransports", s
         named = BrokerRefused(f"{action}: {reason}: {cure}", kind="access")
     named.__cause__ = cause
     return named
-
-
-class TappedTransports(TransportFactory):
-    """The client library's transport factory, with a tap between the socket and the library.
-
-    If the tap leaves nothing, the library gets a heartbeat now and then: frames of the tap are signs of life too. While
-    a connection opens it reads the broker's reason for closing it, which the library does not tell.
-
-    Attributes:
-        is_opening: whether that reason is still looked for.
-        is_connected: whether the network has made the connection.
-        close_code, close_reason: those of the broker; 0 and empty if it has not closed the connection.
-    """
-
-    def __init__(self, scheme: str, tap: Tap | None, on_writer: OnWriter | None = None) -> None:
-        self._transports = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
-        self._tap = tap
-        self._on_writer = on_writer
-        self._closes = FrameSplitter(self._look)
-        self.is_opening, self.is_connected = True, False
-        self.close_code, self.close_reason = 0, ""
-
-    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect. The reader gets only the frames that the tap leaves."""
-        reader, writer = await self._transports.create(url, **options)
-        self.is_connected = True
-        feed, clock = reader.feed_data, asyncio.get_running_loop().time
-        last = clock()
-
-        def feed_rest(data: bytes) -> None:
-            nonlocal last
-            if self.is_opening:
-                self._closes.feed(data)
-            rest = data if self._tap is None else self._tap.feed(data)
-            if not rest and clock() - last > SIGN_OF_LIFE_SECONDS:
-                rest = HEARTBEAT
-            if rest:
-                last = clock()
-                feed(rest)
-
-        reader.feed_data = feed_rest  # type: ignore[method-assign,assignment]
-        if self._on_writer is not None:
-            self._on_writer(writer, partial(feed, HEARTBEAT))
-        return reader, writer
-
-    def _look(self, kind: int, _: int, size: int, buffer: bytes, offset: int) -> bool:
-        start = offset + PAYLOAD
-        if kind == METHOD and buffer[start : start + 4] == _CONNECTION_CLOSE:
-            _, _, close = frame.unmarshal(buffer[offset : offset + size + FRAME_OVERHEAD])
-            if isinstance(close, commands.Connection.Close):
-                self.close_code, self.close_reason = close.reply_code or 0, close.reply_text or ""
-        return False
 
 
 async def open_channel(

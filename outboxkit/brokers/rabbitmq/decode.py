@@ -8,7 +8,7 @@ from typing import Any
 
 from pamqp import decode
 
-from outboxkit.brokers import Malformed
+from outboxkit.codec.envelopes.envelope import Envelope, Malformed
 from outboxkit.codec.headers import CAUSATION, KEY, MAX_DEPTH, OWN, TOPIC, VERSION
 from outboxkit.codec.payloads import CONTENT_TYPE
 from outboxkit.errors import EncodeError
@@ -231,6 +231,34 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
         return _malformed(str(error), properties, body, topic)
 
 
+def envelope_of(properties: Properties, body: bytes, topic: str) -> Envelope:
+    """The delivery as its publisher sent it, without the headers of the broker and of outboxkit."""
+    return _envelope(properties, body, topic, lambda name: not name.startswith(NOT_THE_USERS))
+
+
+def _malformed(reason: str, properties: Properties, body: bytes, topic: str) -> Malformed:
+    """The delivery for a dead letter, with the headers of the broker, and those of outboxkit about the message."""
+    kept = (KEY, CAUSATION, VERSION)
+    envelope = _envelope(properties, body, topic, lambda name: not name.startswith(OWN) or name in kept)
+    return Malformed.of(envelope, reason)
+
+
+def _envelope(properties: Properties, body: bytes, topic: str, is_kept: Callable[[str], bool]) -> Envelope:
+    headers = properties.headers or _NO_HEADERS
+    return Envelope(
+        body=body,
+        headers={name: value for name, value in headers.items() if is_kept(name)},
+        routing_key=topic,
+        message_id=properties.message_id or None,
+        type=properties.message_type or None,
+        content_type=properties.content_type or None,
+        content_encoding=properties.content_encoding or None,
+        correlation_id=properties.correlation_id or None,
+        app_id=properties.app_id or None,
+        timestamp=properties.timestamp,
+    )
+
+
 def topic_of(properties: Properties, routing_key: str, *, dropped: bool = False) -> str:
     """The routing key of the first publish, also if a copy was published to the queue directly since."""
     headers = properties.headers or _NO_HEADERS
@@ -263,25 +291,6 @@ def _why_malformed(properties: Properties, headers: dict[str, Any]) -> str:
     if not properties.message_type:
         return "the message has no type"
     return f"its header {VERSION} is {printable(repr(headers[VERSION]), 60)}; a whole number from 1 is accepted"
-
-
-def _malformed(reason: str, properties: Properties, body: bytes, topic: str) -> Malformed:
-    return Malformed(
-        reason=reason,
-        payload=body,
-        message_id=properties.message_id or None,
-        type=properties.message_type or None,
-        headers={
-            name: value
-            for name, value in (properties.headers or _NO_HEADERS).items()
-            if not name.startswith(OWN) or name in (KEY, CAUSATION, VERSION)
-        },
-        content_type=properties.content_type,
-        correlation_id=properties.correlation_id,
-        content_encoding=properties.content_encoding or None,
-        topic=topic,
-        created_at=properties.timestamp,
-    )
 
 
 def _is_short(*texts: str | None) -> bool:

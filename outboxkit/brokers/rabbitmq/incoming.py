@@ -12,13 +12,13 @@ from typing import Protocol
 from aiormq.abc import AbstractChannel
 from pamqp import commands, frame
 
-from outboxkit.brokers import Malformed, reserved
-from outboxkit.brokers.rabbitmq import connection, decode
-from outboxkit.brokers.rabbitmq.decode import NOT_THE_USERS, Properties
+from outboxkit.brokers import reserved
+from outboxkit.brokers.rabbitmq import connection, decode, taps
+from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import BASIC, END, METHOD
 from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.codec.envelopes import Envelope
+from outboxkit.codec.envelopes.envelope import Envelope, Malformed
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
@@ -265,7 +265,7 @@ class DeliveryChannel:
         self._is_paused = pause
         if pause:
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
-            asyncio.get_running_loop().call_later(connection.SIGN_OF_LIFE_SECONDS, self._stay_alive)
+            asyncio.get_running_loop().call_later(taps.SIGN_OF_LIFE_SECONDS, self._stay_alive)
         elif not self._writer.is_closing():
             self._writer.transport.resume_reading()  # type: ignore[attr-defined]
 
@@ -273,7 +273,7 @@ class DeliveryChannel:
         """Report heartbeats to the client library while reading is paused: the broker's own are not read either."""
         if self._is_paused and self._report_heartbeat is not None:
             self._report_heartbeat()
-            asyncio.get_running_loop().call_later(connection.SIGN_OF_LIFE_SECONDS, self._stay_alive)
+            asyncio.get_running_loop().call_later(taps.SIGN_OF_LIFE_SECONDS, self._stay_alive)
 
     def _write(self, frames: bytes) -> None:
         if not frames:
@@ -342,7 +342,7 @@ class RabbitDelivery:
     def envelope(self) -> Envelope:
         """The delivery as its publisher sent it."""
         properties = _without(self.raw.properties, self.delivery_headers.absent)
-        return _envelope(properties, self.raw.body, self.topic)
+        return decode.envelope_of(properties, self.raw.body, self.topic)
 
     async def ack(self) -> None:
         """Basic.Ack, sent together with other acks of the same turn of the event loop."""
@@ -364,23 +364,6 @@ class RabbitDelivery:
         """Publish a copy to the same queue, await its confirm, then ack."""
         await self._source.copy(self, self.delivery_headers, None)
         await self.ack()
-
-
-def _envelope(properties: Properties, body: bytes, topic: str) -> Envelope:
-    """The delivery as its publisher sent it, without the headers of the broker and of outboxkit."""
-    headers = properties.headers or {}
-    return Envelope(
-        body=body,
-        headers={name: value for name, value in headers.items() if not name.startswith(NOT_THE_USERS)},
-        routing_key=topic,
-        message_id=properties.message_id or None,
-        type=properties.message_type or None,
-        content_type=properties.content_type or None,
-        content_encoding=properties.content_encoding or None,
-        correlation_id=properties.correlation_id or None,
-        app_id=properties.app_id or None,
-        timestamp=properties.timestamp,
-    )
 
 
 def _without(properties: Properties, absent: Sequence[str]) -> Properties:

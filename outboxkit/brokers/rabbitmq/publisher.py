@@ -26,17 +26,21 @@ from outboxkit.runtime import urls
 
 ACCESS_REFUSED = 403
 """The reply code with which the broker closes a channel whose user may not publish to the exchange."""
+DEFAULT_EXCHANGE = ""
+"""The exchange to which every queue is bound by its own name. It must not be declared (AMQP 0-9-1, section 3.1.2)."""
 HEARTBEAT_SECONDS = 5
 """Shorter than a consumer's heartbeat, because no handler can block a relay's event loop."""
 
 
 class RabbitPublisher(Publisher):
-    """A publisher to one durable topic exchange, which it declares.
+    """A publisher to one durable topic exchange, which it declares, or to one existing queue past every binding.
 
     Args:
         url: `amqp://` or `amqps://`. Several URLs, separated by commas, are tried in an order of this publisher's own.
             When a connection is lost, the next one is tried.
-        exchange: its name.
+        exchange: its name; empty, the default exchange, for a publisher to a queue.
+        queue: the name of the one queue; None: the exchange routes the messages. The queue's consumer sees them as if
+            they came through the topic exchange. They are unroutable if there is no such queue.
         timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
         app_id: AMQP's `app_id` property of every message.
         cloudevents: the content mode in which messages are CloudEvents 1.0 as well; None: they are none.
@@ -50,6 +54,7 @@ class RabbitPublisher(Publisher):
         url: str,
         *,
         exchange: str,
+        queue: str | None = None,
         timeout: timedelta = defaults.PUBLISH_TIMEOUT,
         app_id: str = "outboxkit",
         cloudevents: ContentMode | None = None,
@@ -60,7 +65,8 @@ class RabbitPublisher(Publisher):
         check_source(cloudevents, source)
         self._cloudevents, self._source = cloudevents, source
         self._addresses = connection.Addresses(url, shuffle=shuffle)
-        self.exchange = self._exchange = exchange
+        self.exchange, self.queue = exchange, queue
+        self._exchange = exchange
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -106,6 +112,8 @@ class RabbitPublisher(Publisher):
         self._raise_if_blocked(self._working_channel())
         if self._cloudevents is not None:
             batch = [as_cloud_event(message, self._source, self._cloudevents) for message in batch]
+        if self.queue is not None:
+            batch = [replace(message, queue=self.queue) for message in batch]
         plan = PublishPlan(batch, self._serialized, self._candidates)
         try:
             async with asyncio.timeout(self._timeout):
@@ -197,46 +205,3 @@ class RabbitPublisher(Publisher):
 
 def _blocked(reason: str) -> str:
     return f"the broker has blocked publishers: {reason or 'it does not say why'}"
-
-
-DEFAULT_EXCHANGE = ""
-"""The exchange to which every queue is bound by its own name. It must not be declared (AMQP 0-9-1, section 3.1.2)."""
-
-
-class QueuePublisher(Publisher):
-    """A publisher to one existing queue, through the default exchange, whatever is bound to the topic exchange.
-
-    The queue's consumer sees the messages as if they came through the topic exchange.
-
-    Args:
-        url: as for `RabbitPublisher`.
-        queue: its name.
-        timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
-        app_id: AMQP's `app_id` property of every message.
-
-    Attributes:
-        queue: its name.
-    """
-
-    def __init__(
-        self, url: str, queue: str, *, timeout: timedelta = defaults.PUBLISH_TIMEOUT, app_id: str = "outboxkit"
-    ) -> None:
-        self.queue = self._queue = queue
-        self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)
-
-    async def connect(self) -> None:
-        """Open the connection, if that is not done yet."""
-        await self._publisher.connect()
-
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish a batch and await its confirms. Every message is unroutable if there is no such queue."""
-        return await self._publisher.publish([addressed(message, self._queue) for message in batch])
-
-    async def close(self) -> None:
-        """Disconnect. A later `connect` opens a new connection."""
-        await self._publisher.close()
-
-
-def addressed(message: Message, queue: str) -> Message:
-    """A copy of the message, addressed to this queue alone."""
-    return replace(message, queue=queue)

@@ -1,15 +1,19 @@
-"""Parsers of the bytes that arrive on a connection (AMQP 0-9-1, section 4.2.3). Pure.
+"""Taps between the socket and the client library: parsers of the bytes that arrive (AMQP 0-9-1, section 4.2.3).
 
 They take publisher confirms and deliveries out of the bytes and report them to a listener. All other frames go on to
 the client library. Decisions 13 and 20 have the reasons.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from struct import Struct
-from typing import Protocol
+from typing import Any, Protocol
 
+from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from pamqp import commands, frame
+from yarl import URL
 
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
@@ -26,6 +30,20 @@ FrameHandler = Callable[[int, int, int, bytes, int], bool]
 
 Its arguments are the frame's type, its channel, the size of its payload, a buffer, and the frame's offset in it.
 """
+
+
+SIGN_OF_LIFE_SECONDS = 1.0
+"""The interval at which the client library gets heartbeats while it sees no frame that arrives."""
+
+OnWriter = Callable[[asyncio.StreamWriter, Callable[[], None]], None]
+"""Gets the writer of a connection, and a function that reports a heartbeat to the client library."""
+
+
+class Tap(Protocol):
+    """A filter in front of the client library for the bytes that arrive on a connection."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the tap's own frames out of the data. Returns those for the client library, whole ones only."""
 
 
 class FrameSplitter:
@@ -283,3 +301,55 @@ class DeliveryParser:
             method = frame.unmarshal(buffer[offset : offset + size + FRAME_OVERHEAD])[2]
             assert isinstance(method, commands.Channel.Close | commands.Connection.Close)  # noqa: S101 - by its number
             self._listener.closed(f"{method.reply_code} {method.reply_text}")
+
+
+class TappedTransports(TransportFactory):
+    """The client library's transport factory, with a tap between the socket and the library.
+
+    If the tap leaves nothing, the library gets a heartbeat now and then: frames of the tap are signs of life too. While
+    a connection opens it reads the broker's reason for closing it, which the library does not tell.
+
+    Attributes:
+        is_opening: whether that reason is still looked for.
+        is_connected: whether the network has made the connection.
+        close_code, close_reason: those of the broker; 0 and empty if it has not closed the connection.
+    """
+
+    def __init__(self, scheme: str, tap: Tap | None, on_writer: OnWriter | None = None) -> None:
+        self._transports = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
+        self._tap = tap
+        self._on_writer = on_writer
+        self._closes = FrameSplitter(self._look)
+        self.is_opening, self.is_connected = True, False
+        self.close_code, self.close_reason = 0, ""
+
+    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect. The reader gets only the frames that the tap leaves."""
+        reader, writer = await self._transports.create(url, **options)
+        self.is_connected = True
+        feed, clock = reader.feed_data, asyncio.get_running_loop().time
+        last = clock()
+
+        def feed_rest(data: bytes) -> None:
+            nonlocal last
+            if self.is_opening:
+                self._closes.feed(data)
+            rest = data if self._tap is None else self._tap.feed(data)
+            if not rest and clock() - last > SIGN_OF_LIFE_SECONDS:
+                rest = HEARTBEAT
+            if rest:
+                last = clock()
+                feed(rest)
+
+        reader.feed_data = feed_rest  # type: ignore[method-assign,assignment]
+        if self._on_writer is not None:
+            self._on_writer(writer, partial(feed, HEARTBEAT))
+        return reader, writer
+
+    def _look(self, kind: int, _: int, size: int, buffer: bytes, offset: int) -> bool:
+        start = offset + PAYLOAD
+        if kind == METHOD and _METHOD.unpack_from(buffer, start)[0] == _CONNECTION_CLOSE:
+            _, _, close = frame.unmarshal(buffer[offset : offset + size + FRAME_OVERHEAD])
+            if isinstance(close, commands.Connection.Close):
+                self.close_code, self.close_reason = close.reply_code or 0, close.reply_text or ""
+        return False

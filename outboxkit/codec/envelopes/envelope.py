@@ -1,9 +1,12 @@
-"""A delivery as its publisher sent it, `Envelope`, and the bounds of what is taken from a stranger's. Pure."""
+"""A delivery as its publisher sent it, `Envelope`, and as `Malformed` if it is not a message. Pure.
+
+The bounds of what is taken from a stranger's are here, too.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -62,6 +65,25 @@ class Envelope:
         if len(plain) > self.limit:
             raise DecodeError(f"its body has {len(plain)} bytes; at most {self.limit} are read as an envelope")
         return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed(Envelope):
+    """A delivery that is not a message: it has no id, no type, or is over a limit. It is kept as it came.
+
+    Attributes:
+        reason: why it is not a message.
+        kind: the reason of its dead letter: `malformed`, or `undecodable` if a reader knows its envelope.
+    """
+
+    reason: str = ""
+    kind: str = "malformed"
+
+    @classmethod
+    def of(cls, envelope: Envelope, reason: str, kind: str = "malformed") -> Self:
+        """The delivery in this envelope, which is not a message for this reason."""
+        came = {each.name: getattr(envelope, each.name) for each in fields(Envelope)}
+        return cls(**came, reason=reason, kind=kind)
 
 
 Reader = Callable[[Envelope], Message | None]

@@ -148,6 +148,7 @@ async def one_that_ceased_takes_no_more(broker: BrokerUnderTest) -> None:
         heir = route.another_subscriber()
         await heir.connect()
         other = await route.next(heir)
+        assert isinstance(other.message, Message)
         assert other.message.payload == b"2"
         await taken.ack()
         await other.ack()

@@ -8,8 +8,8 @@ import pytest
 from pamqp import commands, frame
 
 from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.codec.envelopes.envelope import Malformed
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually, eventually_async
@@ -55,7 +55,7 @@ async def test_what_cannot_be_read_is_one_malformed_delivery_among_others(
     assert good is not None
     assert isinstance(bad.message, Malformed)
     assert bad.message.reason.startswith(reason)
-    assert (bad.message.payload, bad.message.message_id) == (b"body", id_)
+    assert (bad.message.body, bad.message.message_id) == (b"body", id_)
     assert isinstance(good.message, Message)
     await bad.ack()
     await good.ack()

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import make_url
 
 from outboxkit import BrokerUnavailable, ConfigurationError, Message
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.topology import declarations
+from outboxkit.codec.envelopes.envelope import Malformed
 from tests.support.delays import DELAYS, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually, eventually_async
@@ -82,7 +82,7 @@ async def test_what_is_no_message_says_why(
     assert delivery is not None
     assert isinstance(delivery.message, Malformed)
     assert reason in delivery.message.reason
-    assert delivery.message.payload == b"body"
+    assert delivery.message.body == b"body"
 
 
 async def test_headers_that_only_a_broker_or_a_foreigner_would_write(subscriber: RabbitSubscriber, broker: PlainClient):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from outboxkit.brokers.rabbitmq import RabbitSubscriber, connection, incoming
+from outboxkit.brokers.rabbitmq import RabbitSubscriber, incoming, taps
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 from tests.support.polling import DEADLINE_SECONDS, eventually, eventually_async
@@ -16,7 +16,7 @@ LIMIT, COUNT = 4 * MIB, 30
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming, "MAX_UNACKED_BYTES", LIMIT)
-    monkeypatch.setattr(connection, "SIGN_OF_LIFE_SECONDS", 0.1)
+    monkeypatch.setattr(taps, "SIGN_OF_LIFE_SECONDS", 0.1)
 
 
 def subscriber_of(broker: PlainClient, heartbeat: int = 20) -> RabbitSubscriber:

@@ -17,9 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
-from outboxkit.brokers import Malformed, reserved
+from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Decision
 from outboxkit.consumer.decisions import dead_letter
 from outboxkit.message import NAME_LIMIT
@@ -84,7 +85,7 @@ def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
 def test_anything_can_be_buried(
     engine: Engine, headers: Any, id_: str, type_: str, error: str, handler: str | None, attempts: int, moment: datetime
 ):
-    found = Malformed(error, b"\xff\0", id_, type_, headers, type_, id_)
+    found = Malformed(b"\xff\0", headers, "", id_, type_, type_, correlation_id=id_, reason=error)
     decision = Decision(Outcome.DEAD, "failed", error)
     row = dead_letter(found, decision, queue="billing", handler=handler, attempts=attempts, first_failed_at=moment)
     with engine.begin() as connection:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, delete, insert
 
 from outboxkit import Message, tables
-from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitSubscriber
+from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.codec.envelope import encode_headers
 from outboxkit.schema.partitions import make_ahead
 from tests.acceptance.worker_process import WorkerProcess
@@ -148,7 +148,7 @@ async def test_partitions_are_read_as_one_table(
 
 
 async def test_what_a_queue_publisher_is_told(broker: PlainClient):
-    publisher = QueuePublisher(broker.url, broker.queue)
+    publisher = RabbitPublisher(broker.url, exchange="", queue=broker.queue)
     await publisher.connect()
     message = Message("m", "T", b"{}")
     (receipt,) = await publisher.publish([message])

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, inbox_handler, outbox
 from outboxkit.brokers.http import HttpPublisher
-from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher
+from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
@@ -156,7 +156,7 @@ async def test_kept_messages_that_are_replayed_are_linked(
         async with relaying(async_pg_engine, broker, keep=True):
             await client.post("/orders")
             await consumer.reaches(processed=1)
-        publisher, done = QueuePublisher(broker.url, broker.queue), Replayed()
+        publisher, done = RabbitPublisher(broker.url, exchange="", queue=broker.queue), Replayed()
         await Replayer(async_pg_engine, publisher, ReplaySelection(type="Ordered")).run(asyncio.Event(), done)
         await publisher.close()
         await consumer.reaches(processed=1, duplicate=1)

@@ -5,7 +5,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from outboxkit import defaults
-from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.codec.envelopes.envelope import Malformed
 
 
 def test_only_one_verdict_is_a_confirm():
@@ -16,7 +17,7 @@ def test_only_one_verdict_is_a_confirm():
 
 
 def test_what_a_broker_said_cannot_be_changed():
-    for said in (CONFIRMED, Malformed("no id", b"")):
+    for said in (CONFIRMED, Malformed(b"", reason="no id")):
         with pytest.raises(FrozenInstanceError):
             said.reason = "other"
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import Message
-from outboxkit.brokers import CONFIRMED, Malformed, Verdict
+from outboxkit.brokers import CONFIRMED, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber, matches
+from outboxkit.codec.envelopes.envelope import Malformed
 from tests.unit.shop import message
 
 AT_ONCE = (timedelta(microseconds=1), timedelta(microseconds=2))
@@ -161,9 +162,9 @@ async def test_several_waiting_receivers_get_a_message_each():
 async def test_something_that_is_no_message_travels_too():
     broker = MemoryBroker()
     subscriber = MemorySubscriber(broker, "billing", [], AT_ONCE)
-    subscriber.queue.put(Malformed("no id", b"?"))
+    subscriber.queue.put(Malformed(b"?", reason="no id"))
     await (await subscriber.receive()).retry()
-    assert (await subscriber.receive()).message == Malformed("no id", b"?")
+    assert (await subscriber.receive()).message == Malformed(b"?", reason="no id")
 
 
 async def test_what_is_behind_a_failed_message_of_its_key_is_held():

@@ -1,12 +1,13 @@
 """Readers of foreign envelopes, with deliveries of the broker in memory."""
 
 from outboxkit import Message
-from outboxkit.brokers import Delivery, Malformed
+from outboxkit.brokers import Delivery
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.reading import message_in
 from outboxkit.brokers.reserved import ABSENT
 from outboxkit.codec.envelopes import CloudEvents, Envelope, Reader
 from outboxkit.codec.envelopes.cloudevents import STRUCTURED
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.payloads import LARGE, plain_payload
 from outboxkit.compression import deflate
 from tests.unit.codec.envelopes import samples
@@ -41,8 +42,8 @@ async def test_what_a_reader_refuses_is_kept_as_it_came():
     sent = message(payload=b"{", content_type="application/cloudevents+json", correlation_id="c", topic="t")
     refused = await found(sent, CloudEvents())
     assert isinstance(refused, Malformed)
-    assert (refused.kind, refused.payload, refused.content_type) == ("undecodable", b"{", sent.content_type)
-    assert (refused.message_id, refused.type, refused.topic) == (sent.id, sent.type, "t")
+    assert (refused.kind, refused.body, refused.content_type) == ("undecodable", b"{", sent.content_type)
+    assert (refused.message_id, refused.type, refused.routing_key) == (sent.id, sent.type, "t")
     assert refused.reason.startswith("reader CloudEvents: the envelope is not valid")
 
 

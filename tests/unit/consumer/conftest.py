@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import Message
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.consumer import Concurrency, Consumed, Consumer, ConsumerPolicy
 from outboxkit.inbox import handler_of
 from tests.unit.shop import NOW

@@ -22,8 +22,8 @@ from outboxkit import (
     Retry,
     inbox_handler,
 )
-from outboxkit.brokers import Malformed
 from outboxkit.codec.envelope import decode_headers
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.consumer import ConsumerPolicy, Decision, decide, decisions
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
@@ -102,13 +102,15 @@ def test_the_defaults_of_the_policy():
 
 
 def test_other_reasons():
-    assert decisions.malformed(Malformed("the message has no type", b"")) == Decision(
+    assert decisions.malformed(Malformed(b"", reason="the message has no type")) == Decision(
         Outcome.DEAD, "malformed", "the message has no type"
     )
     sent = samples.DAPR
-    found = decisions.malformed(Malformed("no id", sent.body, headers=sent.headers, content_type=sent.content_type))
+    found = decisions.malformed(Malformed.of(sent, "no id"))
     assert found.error == "no id; the reader 'cloudevents' knows its envelope (--readers), and then it can be replayed"
-    assert decisions.malformed(Malformed("no id", b"{}", kind="undecodable", headers={"id": "1"})).error == "no id"
+    assert (
+        decisions.malformed(Malformed(b"{}", reason="no id", kind="undecodable", headers={"id": "1"})).error == "no id"
+    )
     assert decisions.no_handler(message(), ["A"], attempt=2, max_attempts=3).outcome is Outcome.RETRIED
     unknown = decisions.no_handler(message(type="Unknown"), ["A", "B"], attempt=3, max_attempts=3)
     assert (unknown.outcome, unknown.reason) == (Outcome.DEAD, "no handler")
@@ -198,7 +200,7 @@ def test_a_dead_letter_keeps_the_whole_message():
 
 
 def test_a_dead_letter_of_something_malformed_keeps_what_there_is():
-    row = decisions.dead_letter(Malformed("no id", b"\x00\xff"), FAILED, queue="q", handler=None, attempts=1)
+    row = decisions.dead_letter(Malformed(b"\x00\xff", reason="no id"), FAILED, queue="q", handler=None, attempts=1)
     assert (row["message_id"], row["type"], row["handler"], row["created_at"]) == (None, None, None, None)
     assert (row["payload"], row["content_type"]) == (b"\x00\xff", "application/octet-stream")
 
@@ -208,7 +210,7 @@ NASTY = st.text(alphabet=st.sampled_from(["a", "\0", "\ud800", "é", "\n"]), max
 
 @given(NASTY, NASTY, NASTY, NASTY)
 def test_a_dead_letter_can_always_be_stored(id_: str, type_: str, mime: str, error: str):
-    found = Malformed("?", b"", id_, type_, {"h": b"\xff"}, mime, id_)
+    found = Malformed(b"", {"h": b"\xff"}, "", id_, type_, mime, correlation_id=id_)
     row = decisions.dead_letter(found, Decision(Outcome.DEAD, "failed", error), queue="q", handler=None, attempts=1)
     for name, value in row.items():
         if isinstance(value, str):

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, ids, inbox_handler, outbox, tables
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.consumer import Concurrency
 from outboxkit.consumer.transactions import LOST_CONNECTIONS
 from tests.unit.consumer.conftest import AT_ONCE, Bench, in_both_places
@@ -169,7 +169,9 @@ async def test_a_payload_that_is_no_event_is_set_aside(bench: Bench, database_ur
 
 
 async def test_what_is_no_message_is_set_aside_as_it_came(bench: Bench, database_url: str):
-    bench.put(Malformed("the message has no type", b"\xff", "m-9", None, {"a": b"\xff"}, "x/y", "c"))
+    bench.put(
+        Malformed(b"\xff", {"a": b"\xff"}, "", "m-9", None, "x/y", correlation_id="c", reason="the message has no type")
+    )
     assert (await bench.drain(work)).outcomes == {Outcome.DEAD: 1}
     assert dead(database_url) == [("m-9", None, "malformed", "the message has no type", 1)]
     (row,) = rows(database_url, tables.dead_letter)

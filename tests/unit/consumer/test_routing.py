@@ -8,9 +8,9 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, ids, inbox_handler
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.compression import COMPRESSIONS, Compression, deflate
 from outboxkit.consumer import ConsumerPolicy, Decision, decisions
 from outboxkit.consumer.key_queues import Arrival, Mode
@@ -132,7 +132,7 @@ def test_a_delivery_is_handled_together_only_where_all_its_handlers_allow_it():
 
 def test_what_came_back_is_handled_alone():
     assert routing(count_orders).arrival(delivery(message(), redeliveries=1)).mode is Mode.ISOLATED
-    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), redeliveries=1)).mode is Mode.SINGLE
+    assert routing(count_orders).arrival(delivery(Malformed(b"", reason="no id"), redeliveries=1)).mode is Mode.SINGLE
 
 
 def test_the_key_counts_only_in_order():
@@ -152,7 +152,7 @@ def test_every_handler_of_the_type_runs_or_those_that_are_named():
 @pytest.mark.parametrize(
     ("found", "delivery_headers", "reason"),
     [
-        (Malformed("the message has no id", b""), FRESH, "malformed"),
+        (Malformed(b"", reason="the message has no id"), FRESH, "malformed"),
         (message(type="Unknown"), FRESH, "no handler"),
         (message(), DeliveryHeaders(handlers=("Gone",)), "no handler"),
         (message(created_at=NOW - timedelta(days=14)), FRESH, "stale"),

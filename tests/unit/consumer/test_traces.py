@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, outbox
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.envelopes.envelope import Malformed
 from tests.support.spans import REMOTE, UNSAMPLED, Spans, header_of, links_of, parent_of, recording
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, StockChanged, message
@@ -138,8 +138,6 @@ async def test_what_no_handler_gets_has_no_span(bench: Bench, spans: Spans):
     async def works(session: AsyncSession, event: OrderConfirmed) -> None:
         raise AssertionError
 
-    bench.put(
-        Malformed(reason="it has no id", payload=b""), message(created_at=message().created_at.replace(year=2020))
-    )
+    bench.put(Malformed(b"", reason="it has no id"), message(created_at=message().created_at.replace(year=2020)))
     await bench.drain(works)
     assert spans.all() == []

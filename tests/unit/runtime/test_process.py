@@ -16,7 +16,7 @@ from outboxkit import ConfigurationError
 from outboxkit.brokers import http
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
+from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
@@ -134,7 +134,9 @@ def test_a_batch_of_requests_is_no_more_than_some_rounds_of_them():
 
 
 def test_one_queue_is_published_to_on_rabbitmq_alone():
-    assert isinstance(process.queue_publisher("amqp://mq/", "q", timeout=SECOND), QueuePublisher)
+    publisher = process.queue_publisher("amqp://mq/", "q", timeout=SECOND)
+    assert isinstance(publisher, RabbitPublisher)
+    assert (publisher.queue, publisher.exchange) == ("q", "")
     with pytest.raises(ConfigurationError, match="memory://"):
         process.queue_publisher("memory://", "q", timeout=SECOND)
 

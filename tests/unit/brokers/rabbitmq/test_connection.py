@@ -14,7 +14,7 @@ from pamqp import commands, frame
 from yarl import URL
 
 from outboxkit import BrokerUnavailable, ConfigurationError
-from outboxkit.brokers.rabbitmq import connection
+from outboxkit.brokers.rabbitmq import connection, taps
 from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
 from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, ConfirmParser
 from tests.servers.ports import free_ports
@@ -155,7 +155,7 @@ async def tapped() -> tuple[asyncio.StreamReader, ConfirmTracker]:
     tracker.begin([None] * 9)
     tracker.sent([str(n) for n in range(9)], range(9))
     answers.report_to(tracker, channel=1)
-    factory = connection.TappedTransports("amqp", answers)
+    factory = taps.TappedTransports("amqp", answers)
     factory._transports = Silent()
     reader, _ = await factory.create(URL("amqp://mq/"))
     return reader, tracker
@@ -175,7 +175,7 @@ async def test_the_client_gets_everything_but_the_answers():
 
 
 async def test_answers_alone_are_a_sign_of_life(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection, "SIGN_OF_LIFE_SECONDS", 0)
+    monkeypatch.setattr(taps, "SIGN_OF_LIFE_SECONDS", 0)
     reader, _ = await tapped()
     for _ in range(3):
         reader.feed_data(ACK)

@@ -7,10 +7,10 @@ import pytest
 from pamqp import commands
 
 from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.codec.envelopes import Envelope
+from outboxkit.codec.envelopes.envelope import Malformed
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, content
 from tests.unit.brokers.rabbitmq.written import Written
 
@@ -65,7 +65,7 @@ async def test_its_envelope_is_what_the_publisher_sent():
 async def test_a_stand_in_is_not_what_the_publisher_sent():
     found, _ = delivery(Source(), message_type="m-1", headers={"outboxkit-absent": ["message_id", "type", "body", 7]})
     assert isinstance(found.message, Malformed)
-    assert (found.message.message_id, found.message.type, found.message.topic) == (None, None, "orders.eu")
+    assert (found.message.message_id, found.message.type, found.message.routing_key) == (None, None, "orders.eu")
     assert found.envelope == Envelope(b"body", routing_key="orders.eu")
     assert found.delivery_headers.absent == ("message_id", "type")
     absent = {"outboxkit-absent": ["type"], "outboxkit-topic": "dead-letter-7"}

@@ -11,11 +11,11 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from outboxkit import Message
-from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq import decode as decoding
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Encoder
+from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import OWN
 from outboxkit.message import MAX_VERSION
 from tests.unit.shop import NOW, message
@@ -110,7 +110,7 @@ def test_a_plain_client_needs_an_id_and_a_type_only():
 def test_what_lacks_an_id_or_a_type_is_kept_with_the_reason(missing: str, reason: str, value: str | None):
     found = read(foreign(**{missing: value, "headers": {"a": 1}, "correlation_id": "c", "content_type": "x/y"}))
     assert isinstance(found, Malformed)
-    assert (found.reason, found.payload, dict(found.headers)) == (reason, b"{}", {"a": 1})
+    assert (found.reason, found.body, dict(found.headers)) == (reason, b"{}", {"a": 1})
     assert (found.correlation_id, found.content_type) == ("c", "x/y")
     known = {"message_id": found.message_id, "message_type": found.type}
     assert known.pop(missing) is None
@@ -183,7 +183,7 @@ def test_what_cannot_be_read_is_malformed_with_what_could():
     message_ = read(found)
     assert isinstance(message_, Malformed)
     assert (message_.reason, message_.message_id, message_.type) == (found.unreadable, "m-1", "OrderConfirmed")
-    assert (message_.payload, dict(message_.headers), message_.correlation_id) == (b"{}", {"a": 1}, "c")
+    assert (message_.body, dict(message_.headers), message_.correlation_id) == (b"{}", {"a": 1}, "c")
 
 
 @pytest.mark.parametrize("key", ["k" * 256, "é" * 128, "a\0b"])
