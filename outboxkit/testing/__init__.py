@@ -4,15 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outboxkit.testing.inline import Handled, deliver, deliver_all
-    from outboxkit.testing.messages import AddedMessage, OutboxMessages, assert_round_trips, message_of, outbox_messages
+    from outboxkit.testing.messages import assert_round_trips, deliver, deliver_all, message_of, outbox_messages
     from outboxkit.testing.once import assert_effects_once
     from outboxkit.testing.order import assert_order_does_not_matter
 
+_MODULES = {"assert_effects_once": "once", "assert_order_does_not_matter": "order"}
 __all__ = [
-    "AddedMessage",
-    "Handled",
-    "OutboxMessages",
     "assert_effects_once",
     "assert_order_does_not_matter",
     "assert_round_trips",
@@ -22,19 +19,10 @@ __all__ = [
     "outbox_messages",
 ]
 
-_MODULES = {
-    **dict.fromkeys(("Handled", "deliver", "deliver_all"), "inline"),
-    **dict.fromkeys(
-        ("AddedMessage", "OutboxMessages", "assert_round_trips", "message_of", "outbox_messages"), "messages"
-    ),
-    "assert_effects_once": "once",
-    "assert_order_does_not_matter": "order",
-}
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a name when it is first used: the plugin is loaded in suites that use none of this."""
-        if name not in _MODULES:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'messages')}"), name)

@@ -1,30 +1,35 @@
-"""The messages of a test: those that it has added, and those that it delivers, on its own session and without a broker.
+"""The messages that a test adds: compared with events, and delivered to handlers in the test's own session.
 
-Functions on a `Session`. With an `AsyncSession`: `await session.run_sync(outbox_messages)`.
+The functions are plain ones. With an `AsyncSession`: `await session.run_sync(outbox_messages)`.
 """
 
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import ids
+from outboxkit import ids, inbox, statements
 from outboxkit.codec import payloads
 from outboxkit.codec.envelope import COLUMNS, from_row
+from outboxkit.database.sqlalchemy_asyncio import async_session
 from outboxkit.database.transaction import session_of
-from outboxkit.errors import ConfigurationError, OutboxkitError
+from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of_instance, is_event, name_of
-from outboxkit.inbox import Handler
-from outboxkit.message import Message
+from outboxkit.inbox import Handler, Outcome, handler_of, handlers_in
+from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outbox.pending import pending_drafts
+from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import outbox
 
-_ORDER = ("due_at", "destination", "position", "attempts")
+LIMIT = 1000
+"""`deliver_all` gives up after so many messages: handlers go on causing them."""
+AnySession = Session | scoped_session[Any]
+Handlers = ModuleType | Callable[..., Any] | Handler | Collection[ModuleType | Callable[..., Any] | Handler]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +40,11 @@ class AddedMessage:
         message: the message.
         due_at: not before this moment; None: at once.
         destination: the destination.
-        position: its place in the outbox; None if the session has not flushed it.
-        attempts: the number of failed attempts.
     """
 
     message: Message
     due_at: datetime | None = None
-    destination: str = "default"
-    position: int | None = None
-    attempts: int = 0
+    destination: str = DEFAULT_DESTINATION
 
     @property
     def type(self) -> str:
@@ -60,34 +61,17 @@ class AddedMessage:
         """The decoded JSON."""
         return json.loads(self.message.payload)
 
-    @property
-    def event(self) -> Any:
-        """An instance of the imported event class of this name; the decoded JSON if there is none."""
-        for cls in _classes(self.type):
-            try:
-                return payloads.decode(cls, self.message.payload)
-            except OutboxkitError:
-                continue
-        return self.payload
-
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, AddedMessage):
-            return self.message == other.message and self.due_at == other.due_at
-        if isinstance(other, Message):
-            return self.message == other
         if not is_event(type(other)):
             return NotImplemented
         return self.type == name_of(type(other)) and self.payload == json.loads(payloads.encode(other))
 
-    def __hash__(self) -> int:
-        return hash(self.message)
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        event = self.event
-        text = f"{self.type}({json.dumps(event)})" if isinstance(event, dict) else repr(event)
         more = {"key": self.key, "deliver_at": self.due_at, **dict(self.message.headers)}
-        shown = [f"{name}={value!r}" for name, value in more.items() if value is not None]
-        return f"<{text} {' '.join(shown)}>" if shown else text
+        shown = [f" {name}={value!r}" for name, value in more.items() if value is not None]
+        return f"<{self.type} {self.message.payload.decode(errors='replace')}{''.join(shown)}>"
 
 
 class OutboxMessages(list[AddedMessage]):
@@ -97,10 +81,6 @@ class OutboxMessages(list[AddedMessage]):
         """Those of these event classes, or of these names."""
         names = {each if isinstance(each, str) else name_of(each) for each in types}
         return OutboxMessages(each for each in self if each.type in names)
-
-    def with_key(self, key: str | None) -> "OutboxMessages":
-        """Those of one key, in their order."""
-        return OutboxMessages(each for each in self if each.key == key)
 
     def one(self, event: object, **properties: object) -> AddedMessage:
         """The only message that is this event, or of this class or name, with these properties.
@@ -123,13 +103,18 @@ class OutboxMessages(list[AddedMessage]):
         raise AssertionError(f"{len(matches)} messages are {what}{extra}, and not one. The outbox has:{there}")
 
 
-def outbox_messages(session: Session | scoped_session[Any]) -> OutboxMessages:
+def _property(added: AddedMessage, name: str) -> object:
+    value = getattr(added, name) if hasattr(added, name) else getattr(added.message, name)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def outbox_messages(session: AnySession) -> OutboxMessages:
     """The messages that the session's transaction sees in the outbox, and those that it has added and not flushed.
 
     Nothing is flushed. `assert outbox_messages(session) == [OrderConfirmed(1, total)]` compares their events.
     """
     plain = session_of(session, "outbox_messages", "")
-    columns = [outbox.c[name] for name in (*COLUMNS, *_ORDER)]
+    columns = [outbox.c[name] for name in (*COLUMNS, "due_at", "destination")]
     with plain.no_autoflush:
         rows = plain.execute(select(*columns).order_by(outbox.c.position)).all()
     messages = [AddedMessage(from_row(row[: len(COLUMNS)]), *row[len(COLUMNS) :]) for row in rows]
@@ -150,45 +135,131 @@ def assert_round_trips(event: object) -> None:
         raise AssertionError(f"{event!r} comes back as {decoded!r}")
 
 
-def message_of(event: object, *, id: str | None = None, **properties: Any) -> Message:  # noqa: A002 - a field's name
+def message_of(event: object, **properties: Any) -> Message:
     """A message with this event, as a consumer gets it.
 
     Args:
         event: an instance of an `@event` class.
-        id: a new one by default.
-        properties: further fields of `Message`, such as `key`, `headers` and `correlation_id`.
+        properties: further fields of `Message`, such as `key`, `headers` and `correlation_id`; `id` is a new one by
+            default.
 
     Raises:
         EncodeError: it cannot be encoded.
     """
     declaration = declaration_of_instance(event)
-    known: dict[str, Any] = {"type": declaration.name, "version": declaration.version}
-    return Message(id=id or ids.new(), payload=payloads.encode(event), **(known | properties))
+    known: dict[str, Any] = {"id": ids.new(), "type": declaration.name, "version": declaration.version}
+    return Message(payload=payloads.encode(event), **(known | properties))
 
 
-def message_for(handler: Handler, event: object, **properties: Any) -> Message:
+def deliver(session: AnySession, handler: Callable[..., Any] | Handler, event: object) -> Outcome:
+    """Deliver an event to a handler, in a savepoint of the session's transaction, as a consumer does.
+
+    With an `AsyncSession`: `await session.run_sync(deliver, handler, event)`.
+
+    Args:
+        session: the test's own; nothing is committed.
+        handler: a function with `@inbox_handler`, or its `Handler`.
+        event: the event, or a `Message`. The same `Message` a second time is a duplicate.
+
+    Returns:
+        `Outcome.PROCESSED`, or `Outcome.DUPLICATE` if the handler was not called.
+
+    Raises:
+        Exception: whatever the handler raises, such as `Retry`; nothing of it is left then.
+        ConfigurationError: it handles events of other types.
+    """
+    spec = handler if isinstance(handler, Handler) else handler_of(handler)
+    plain = _begun(session, [spec], "deliver, handler, event")
+    with plain.begin_nested():
+        return inbox.run_once(plain, message_for(spec, event), spec)
+
+
+def deliver_all(session: AnySession, handlers: Handlers, *, now: datetime | None = None) -> OutboxMessages:
+    """Deliver the messages in the outbox that are due, and those that handlers add, until none is left.
+
+    Each handler runs in a savepoint. A message that all its handlers have handled leaves the outbox. Messages without a
+    handler, and those of other destinations, stay where they are.
+
+    With an `AsyncSession`: `await session.run_sync(deliver_all, handlers)`.
+
+    Args:
+        session: the test's own; nothing is committed.
+        handlers: modules, functions and `Handler` objects, or one of them.
+        now: the time; messages with a later `deliver_at` are not due.
+
+    Returns:
+        The messages that were delivered, in their order; they compare with events.
+
+    Raises:
+        Exception: whatever a handler raises. Its message stays in the outbox.
+        AssertionError: handlers go on causing messages; the text has their types.
+        ConfigurationError: `handlers` has something that is neither a module nor a handler.
+    """
+    specs = list(specs_of(handlers, "deliver_all"))
+    plain = _begun(session, specs, "deliver_all, handlers")
+    types, moment = {name for spec in specs for name in spec.message_types}, now or datetime.now(UTC)
+    done = OutboxMessages()
+    while due := _due(plain, types, moment):
+        for each in due:
+            for spec in specs:
+                if each.type in spec.message_types:
+                    with plain.begin_nested():
+                        inbox.run_once(plain, each.message, spec)
+            plain.execute(delete(outbox).where(outbox.c.message_id == each.message.id))
+        done += due
+        if len(done) > LIMIT:
+            names = ", ".join(sorted({each.type for each in done[-LIMIT:]}))
+            raise AssertionError(f"handlers go on causing messages after {LIMIT} of them, of these types: {names}")
+    return done
+
+
+def _due(session: Session, types: Collection[str], now: datetime) -> list[AddedMessage]:
+    session.flush()
+    added = [each for each in outbox_messages(session) if each.destination == DEFAULT_DESTINATION]
+    return [each for each in added if each.type in types and (each.due_at is None or each.due_at <= now)]
+
+
+def _begun(session: AnySession, handlers: Sequence[Handler], call: str) -> Session:
+    """The session in a transaction in which savepoints can be set; refused with a handler that needs an async one."""
+    names = [handler.name for handler in handlers if handler.is_async]
+    if names and isinstance(session, Session) and async_session(session) is None:
+        raise ConfigurationError(
+            f"handler {names[0]!r} is async and needs an AsyncSession: await session.run_sync({call})"
+        )
+    plain = session_of(session, "deliver", "...")
+    connection = plain.connection()
+    if has_one_writer(connection.dialect.name):  # its driver begins with a write, and a savepoint is none
+        connection.execute(statements.inbox.probe_writable())
+    return plain
+
+
+def message_for(handler: Handler, event: object) -> Message:
     """A message with this event, for a handler of its type.
 
     Raises:
         ConfigurationError: the handler handles other types.
     """
-    message = event if isinstance(event, Message) else message_of(event, **properties)
+    message = event if isinstance(event, Message) else message_of(event)
     if message.type not in handler.message_types:
         handled = ", ".join(map(repr, handler.message_types))
         raise ConfigurationError(f"handler {handler.name!r} handles {handled}; the event is {message.type!r}")
     return message
 
 
-def _property(added: AddedMessage, name: str) -> object:
-    value = getattr(added, name) if hasattr(added, name) else getattr(added.message, name)
-    return dict(value) if isinstance(value, Mapping) else value
+def specs_of(handlers: Handlers, caller: str) -> Iterator[Handler]:
+    """The handlers in modules, of functions, and that are `Handler` objects.
 
-
-def _classes(name: str) -> list[type]:
-    """The event classes of this name that modules have."""
-    classes: list[type] = []
-    for module in list(sys.modules.values()):
-        for value in list(vars(module).values()) if isinstance(getattr(module, "__dict__", None), dict) else ():
-            if isinstance(value, type) and is_event(value) and name_of(value) == name and value not in classes:
-                classes.append(value)
-    return classes
+    Raises:
+        ConfigurationError: something else is there.
+    """
+    each: Any
+    if isinstance(handlers, str):
+        raise ConfigurationError(
+            f"{caller} takes modules and functions; {handlers!r} is a name: import it, and pass it"
+        )
+    several = isinstance(handlers, Collection) and not isinstance(handlers, ModuleType)
+    for each in handlers if several else (handlers,):  # type: ignore[union-attr]
+        if isinstance(each, ModuleType):
+            yield from handlers_in([each])
+        else:
+            yield each if isinstance(each, Handler) else handler_of(each)

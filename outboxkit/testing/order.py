@@ -11,8 +11,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
 from outboxkit.testing.bench import Bench, open_bench
 from outboxkit.testing.differences import difference, varying
-from outboxkit.testing.inline import Handlers, specs_of
-from outboxkit.testing.messages import message_of
+from outboxkit.testing.messages import Handlers, message_of, specs_of
 
 ORDERS = 24
 """The number of orders that are tried; with more than four events they are drawn by the seed."""

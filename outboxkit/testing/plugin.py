@@ -1,64 +1,15 @@
-"""The pytest plugin: fixtures that freeze ids and time, and that give real servers. Nothing is imported before use."""
+"""The pytest plugin: fixtures with real servers. Nothing is imported before use."""
 
 import os
 import secrets
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-FROZEN_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DATABASE, BROKER = "OUTBOXKIT_TEST_DATABASE_URL", "OUTBOXKIT_TEST_BROKER_URL"
-_WITH_CLOCK = ("outboxkit.outbox", "outboxkit.testing.inline")
-"""The modules that ask for the time when a message is added or delivered inline."""
-
-
-class FrozenTime:
-    """A clock that stands until it is moved."""
-
-    def __init__(self, moment: datetime) -> None:
-        self.now = moment
-
-    def advance(self, by: timedelta | float) -> datetime:
-        """Move it on by seconds, or by a timedelta; the new time."""
-        self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
-        return self.now
-
-
-@pytest.fixture
-def frozen_time(monkeypatch: pytest.MonkeyPatch) -> FrozenTime:
-    """The time at which messages are added, and the default of `deliver_all`: it stands until the test moves it."""
-    from importlib import import_module  # noqa: PLC0415 - nothing is imported by a suite that does not use it
-
-    clock = FrozenTime(FROZEN_AT)
-
-    class Frozen(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
-            return clock.now.astimezone(tz)
-
-    for name in _WITH_CLOCK:
-        monkeypatch.setattr(import_module(name), "datetime", Frozen)
-    return clock
-
-
-@pytest.fixture
-def frozen_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New message ids count from 1: `019b796d-d600-7000-8000-000000000001` and so on, UUIDv7 of one moment."""
-    from outboxkit import ids  # noqa: PLC0415
-
-    milliseconds = f"{int(FROZEN_AT.timestamp() * 1000):012x}"
-    count = 0
-
-    def new(*, at: datetime | None = None) -> str:  # noqa: ARG001 - the signature of ids.new
-        nonlocal count
-        count += 1
-        return f"{milliseconds[:8]}-{milliseconds[8:]}-7000-8000-{count:012x}"
-
-    monkeypatch.setattr(ids, "new", new)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.message import Message
-from outboxkit.testing.conformance.calling import DELAYS, BrokerUnderTest, Route
+from outboxkit.testing.conformance.routes import DELAYS, BrokerUnderTest, Route
 
 
 async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:

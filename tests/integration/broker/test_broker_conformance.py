@@ -109,7 +109,7 @@ def message_of(call: Call) -> Message:
 
 
 @pytest.mark.parametrize("case", conformance.POINT_TO_POINT, ids=lambda case: case.__name__)
-async def test_an_http_destination_conforms(case: conformance.PointToPointCase) -> None:
+async def test_an_http_destination_conforms(case: conformance.Case) -> None:
     async with Destination() as server:
         await case(Http(server))
 
@@ -173,6 +173,6 @@ class Direct:
 
 @pytest.mark.parametrize("case", conformance.POINT_TO_POINT, ids=lambda case: case.__name__)
 async def test_handlers_in_the_process_conform(
-    case: conformance.PointToPointCase, engine: Engine, async_engine: AsyncEngine
+    case: conformance.Case, engine: Engine, async_engine: AsyncEngine
 ) -> None:
     await case(Direct(engine, async_engine))

@@ -9,7 +9,6 @@ from tests.support.plain_client import PlainClient
 
 SUITE = """
 from dataclasses import dataclass
-from datetime import timedelta
 
 import pytest
 from sqlalchemy import create_engine
@@ -17,17 +16,13 @@ from sqlalchemy.orm import Session
 
 import outboxkit
 from outboxkit import event, inbox_handler, outbox
-from outboxkit.testing import assert_effects_once, deliver_all, outbox_messages
+from outboxkit.testing import assert_effects_once, outbox_messages
 
 
 @event("Placed")
 @dataclass(frozen=True)
 class Placed:
     number: int
-
-
-@inbox_handler("kit.Take")
-def take(session, event: Placed) -> None: ...
 
 
 @pytest.fixture
@@ -37,16 +32,6 @@ def session():
     with Session(engine) as session:
         yield session
     engine.dispose()
-
-
-def test_frozen(session, frozen_ids, frozen_time):
-    now = frozen_time.now
-    first = outbox.add(session, Placed(1), deliver_at=now + timedelta(hours=1))
-    assert first.id == "019b796d-d600-7000-8000-000000000001"
-    assert outbox.add(session, Placed(2)).created_at == now
-    assert [each.message.id[-1] for each in deliver_all(session, take)] == ["2"]
-    frozen_time.advance(3600)
-    assert [each.message.id[-1] for each in deliver_all(session, take)] == ["1"]
 
 
 def test_fails(session):
@@ -68,7 +53,7 @@ def see(session, event: Placed) -> None:
 
 
 def test_once(session):
-    assert_effects_once(see, Placed(1), engine=session)
+    assert_effects_once(see, Placed(1), engine=session.get_bind())
 
 
 def test_server(outboxkit_database):
@@ -83,11 +68,11 @@ def test_fixtures_and_a_failure_as_it_is_printed(tmp_path: Path, postgresql_url:
     (tmp_path / "test_suite.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", str(tmp_path)]
     done = run_to_end(command, {"OUTBOXKIT_TEST_DATABASE_URL": postgresql_url}, folder=tmp_path)
-    assert "2 passed" in done.stdout, done.stdout
+    assert "1 passed" in done.stdout, done.stdout
     assert "3 failed" in done.stdout, done.stdout
     assert "outboxkit/testing/" not in done.stdout, "the lines of the test are told, and not those of the kit"
     printed = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E ")]
-    assert "At index 1 diff: Placed(number=2) != Placed(number=3)" in printed
+    assert """At index 1 diff: <Placed {"number":2}> != Placed(number=3)""" in printed
 
 
 def test_the_plugin_imports_nothing_that_pytest_does_not():

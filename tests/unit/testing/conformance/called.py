@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.message import Message
-from outboxkit.testing.conformance import calling
+from outboxkit.testing.conformance import publishing
 
 REFUSED = Receipt(Verdict.REJECTED, "refused")
 
@@ -75,12 +75,6 @@ class HoldsNothingBack(Calls):
         return [self.destination.take(message) for message in batch]
 
 
-class ConfirmsEverything(Calls):
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        await super().publish(batch)
-        return [CONFIRMED] * len(batch)
-
-
 class AnswersOncePerId(Calls):
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         return await super().publish(list({message.id: message for message in batch}.values()))
@@ -108,13 +102,12 @@ class CannotBeClosedTwice(Calls):
 
 
 CALL_FAULTS = {
-    calling.a_called_destination_gets_the_message_as_it_was: Called(ForgetsTheKey),
-    calling.wherever_a_message_wants_to_go_it_comes_here: Called(GoesWhereItIsTold),
-    calling.calls_of_a_key_are_made_in_order_among_others: Called(MixesUpTheOrder),
-    calling.a_refused_call_holds_back_the_rest_of_its_key_only: Called(HoldsNothingBack),
-    calling.a_refused_call_is_no_confirmed_one: Called(ConfirmsEverything),
-    calling.one_id_twice_in_a_batch_has_two_receipts: Called(AnswersOncePerId),
-    calling.a_large_batch_of_large_calls_arrives_whole: Called(CutsBodies),
-    calling.publishers_do_not_get_into_each_others_way: Called(SharesOneBatch),
-    calling.a_closed_line_can_be_opened_again: Called(CannotBeClosedTwice),
+    publishing.a_confirmed_message_arrives_as_it_was: Called(ForgetsTheKey),
+    publishing.wherever_a_message_wants_to_go_it_comes_here: Called(GoesWhereItIsTold),
+    publishing.messages_of_a_key_arrive_in_order_among_others: Called(MixesUpTheOrder),
+    publishing.a_failed_message_holds_back_the_rest_of_its_key_only: Called(HoldsNothingBack),
+    publishing.one_id_twice_in_a_batch_has_two_receipts: Called(AnswersOncePerId),
+    publishing.a_large_batch_of_large_messages_arrives_whole: Called(CutsBodies),
+    publishing.publishers_do_not_get_into_each_others_way: Called(SharesOneBatch),
+    publishing.a_closed_publisher_can_connect_again: Called(CannotBeClosedTwice),
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Subscriber
+from outboxkit.brokers import Publisher, Receipt, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.message import Message
@@ -40,10 +40,16 @@ class MixesUpTheOrder(MemoryPublisher):
         return await super().publish(batch[::-1])
 
 
-class ConfirmsEverything(MemoryPublisher):
+class AnswersOncePerId(MemoryPublisher):
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        await super().publish(batch)
-        return [CONFIRMED] * len(batch)
+        return await super().publish(list({message.id: message for message in batch}.values()))
+
+
+class SharesOneBatch(MemoryPublisher):
+    batches: dict[int, Sequence[Message]] = {}  # noqa: RUF012
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        return await super().publish(self.batches.setdefault(id(self._broker), batch))
 
 
 class HoldsNothingBack(MemoryPublisher):
@@ -144,12 +150,12 @@ class NeverClimbs(MemorySubscriber):
 
 FAULTS = {
     publishing.a_confirmed_message_arrives_as_it_was: Memory(ForgetsTheKey),
-    publishing.messages_arrive_in_the_order_of_their_batch: Memory(MixesUpTheOrder),
     publishing.messages_of_a_key_arrive_in_order_among_others: Memory(MixesUpTheOrder),
     publishing.a_failed_message_holds_back_the_rest_of_its_key_only: Memory(HoldsNothingBack),
-    publishing.the_same_message_twice_in_a_batch_has_two_receipts: Memory(AnswersById),
+    publishing.one_id_twice_in_a_batch_has_two_receipts: Memory(AnswersOncePerId),
+    publishing.publishers_do_not_get_into_each_others_way: Memory(SharesOneBatch),
     publishing.a_large_batch_of_large_messages_arrives_whole: Memory(CutsBodies),
-    publishing.an_unroutable_message_is_no_confirmed_one: Memory(ConfirmsEverything),
+    publishing.an_unroutable_message_is_no_confirmed_one: Memory(AnswersById),
     publishing.every_queue_gets_its_copy: Memory(subscriber=SharesOneQueue),
     receiving.an_empty_queue_says_so: Memory(subscriber=NeverLooks),
     receiving.a_released_message_comes_again_as_the_same_attempt: Memory(subscriber=CountsAReleaseAsAnAttempt),
