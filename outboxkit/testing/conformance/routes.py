@@ -1,4 +1,4 @@
-"""What the cases are made of: one publisher, and what becomes of its messages, at a broker or at a destination."""
+"""One publisher, and the messages of it that arrive: the parts of the cases, for a broker and for a destination."""
 
 import asyncio
 from collections.abc import Sequence
