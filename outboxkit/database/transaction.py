@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import TransactionRequired
+from outboxkit.errors.sqlstates import NO_END, sqlstate_of
 from outboxkit.statements.dialects import has_one_writer
 
 AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
@@ -86,12 +87,19 @@ def forbidden_commit(session: Session, text: str) -> Iterator[None]:
         session.info[_KEY] = outer
 
 
-def refuse_second_begin(error: Exception, caller: str) -> None:
-    """Give SQLAlchemy's error of a `session.begin()` in a transaction, which is known by its text alone, its cure.
+def refuse_end(error: Exception, caller: str) -> None:
+    """Give an error of a caller that has handled the transaction itself its cure.
+
+    The error is a trigger's, which has refused a COMMIT, or SQLAlchemy's for a second `begin()`, known by its text.
 
     Raises:
-        TransactionRequired: it is that error.
+        TransactionRequired: it is one of them.
     """
+    if sqlstate_of(error) == NO_END:
+        raise TransactionRequired(
+            f"{caller} ended the transaction of its session by a COMMIT, which the database has refused: all of its "
+            "work is rolled back. Leave out the COMMIT: its session is committed for it"
+        ) from error
     if isinstance(error, InvalidRequestError) and "already begun on this Session" in str(error):
         raise TransactionRequired(
             f"{caller} called begin() of a session that is in a transaction. Its session is in one from the start, and "

@@ -139,10 +139,8 @@ class IdempotencyMiddleware:
         self._when = when
         rules.setdefault("lease", timedelta(minutes=1))
         self._rules = Rules(**rules)
-        if self._rules.wait or self._rules.lease is None:
-            raise ConfigurationError(
-                "requests in steps have a lease, and a repetition gets 409 while it lasts: give lease=, and no wait="
-            )
+        if self._rules.lease is None:
+            raise ConfigurationError("requests in steps have a lease, and a repetition gets 409 while it lasts")
         if not self._rules.store_errors:
             raise ConfigurationError(
                 "an error reaches the middleware as the answer that the framework made of it: leave out store_errors=, "

@@ -15,11 +15,11 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.util import ThreadLocalRegistry
 
 from outboxkit import tables
-from outboxkit.database.transaction import refuse_second_begin
+from outboxkit.database.transaction import refuse_end
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.http import answer, ledger, preconditions, problems
-from outboxkit.http.answer import Fresh, InProgress, Outcome, Replay, Response
+from outboxkit.http.answer import Fresh, Outcome, Replay, Response
 from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
     KEY,
@@ -31,7 +31,6 @@ from outboxkit.http.request import (
     Rules,
     Scope,
     Send,
-    WaitSlots,
     checked_principal,
     header_lines,
     read_body,
@@ -92,7 +91,6 @@ class Idempotent:
         self.session = _dependency("session", session)
         self.principal = None if principal is None else _dependency("principal", principal)
         self.rules = Rules(**rules).atomic()
-        self.slots = WaitSlots(self.rules.max_waiting)
         named = inspect.Parameter.KEYWORD_ONLY
         parameters = [
             inspect.Parameter("request", named, annotation=Request),
@@ -124,7 +122,7 @@ class Idempotent:
         if exchange.refusal is not None:
             raise exchange.refusal
         exchange.session = _usable(session)
-        await exchange.begin(principal, self.slots)
+        await exchange.begin(principal)
 
 
 class IdempotentRoute(APIRoute):
@@ -245,17 +243,12 @@ class _Exchange:
     keeps_error: bool = False
     start: Message | None = None
 
-    async def begin(self, principal: object, slots: WaitSlots) -> None:
+    async def begin(self, principal: object) -> None:
         """Take the key, on the endpoint's session."""
         if self.request_key is None:
             return
         self.question = self.request_key._asdict() | {"principal": principal, "retention": self.rules.retention}
         outcome = await _on(self.session, partial(ledger.begin, **self.question), _threads())
-        if isinstance(outcome, InProgress) and self.rules.wait:
-            with slots.taken(principal or self.request_key) as may_wait:
-                if may_wait:
-                    waiting = partial(ledger.begin, **self.question, wait=self.rules.wait)
-                    outcome = await _on(self.session, waiting)
         answer.count(outcome)
         if not isinstance(outcome, Fresh):
             await _on(self.session, Session.rollback)
@@ -291,7 +284,7 @@ class _Exchange:
         """Roll back the endpoint's work."""
         if self.session is not None:
             await _on(self.session, Session.rollback)
-            refuse_second_begin(error, "the endpoint")
+            refuse_end(error, "the endpoint")
             is_own = isinstance(error, StaleDataError | RequestValidationError)
             self.keeps_error = self.fresh is not None and self.rules.store_errors and not is_own
 
@@ -350,7 +343,7 @@ def _threads() -> CapacityLimiter:
 async def _on(session: Any, call: Callable[[Session], T], threads: CapacityLimiter | None = None) -> T:
     """Call a plain function on the session: on the one inside an `AsyncSession`, or in a thread.
 
-    Unless `threads` limits them, a thread is there at once, for a call that others wait for or that has its slot.
+    Unless `threads` limits them, a thread is there at once, for a call that others wait for.
     """
     if isinstance(session, AsyncSession):
         return await session.run_sync(call)

@@ -2,18 +2,17 @@
 
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
 from functools import wraps
 from typing import ParamSpec, Unpack
 
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 
-from outboxkit.database.transaction import refuse_second_begin, session_of
+from outboxkit.database.transaction import refuse_end, session_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.http import answer, ledger, preconditions, problems
-from outboxkit.http.answer import Fresh, InProgress, Replay
+from outboxkit.http.answer import Fresh, Replay
 from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
     KEY,
@@ -21,7 +20,6 @@ from outboxkit.http.request import (
     IdempotencyOptions,
     RequestKey,
     Rules,
-    WaitSlots,
     checked_principal,
     refuse_longer,
     refused,
@@ -59,7 +57,6 @@ class Idempotent:
         self._session = session
         self._principal = principal
         self._rules = Rules(**options).atomic()
-        self._slots = WaitSlots(self._rules.max_waiting)
 
     def __call__(self, view: Callable[P, ResponseReturnValue]) -> Callable[P, ResponseReturnValue]:
         """The view, at most once for each key."""
@@ -88,11 +85,7 @@ class Idempotent:
             return _problem(problem)
         fresh: Fresh | None = None
         if this is not None:
-            outcome = self._begin(session, this, caller, timedelta(0))
-            if isinstance(outcome, InProgress) and self._rules.wait:
-                with self._slots.taken(caller or this) as may_wait:
-                    if may_wait:
-                        outcome = self._begin(session, this, caller, self._rules.wait)
+            outcome = self._begin(session, this, caller)
             answer.count(outcome)
             if not isinstance(outcome, Fresh):
                 session.rollback()
@@ -104,7 +97,7 @@ class Idempotent:
                 return self._keep(session, fresh, response)
         except Exception as error:  # noqa: BLE001 - whatever the view raises is the app's to answer, or raised again
             session.rollback()
-            refuse_second_begin(error, "the endpoint")
+            refuse_end(error, "the endpoint")
             return self._remember_error(session, this, caller, _through_the_app(error))
         session.rollback()
         return response
@@ -132,14 +125,14 @@ class Idempotent:
         """The answer to an error of the view, remembered without any effect of the view."""
         if this is None or not self._rules.store_errors or not self._rules.stored(response.status_code):
             return response
-        outcome = self._begin(session, this, caller, timedelta(0))
+        outcome = self._begin(session, this, caller)
         if isinstance(outcome, Fresh):
             return self._keep(session, outcome, response)
         session.rollback()
         return _response(answer.answered(outcome)) if isinstance(outcome, Replay) else response
 
-    def _begin(self, session: Session, this: RequestKey, caller: str | None, wait: timedelta) -> answer.Outcome:
-        return ledger.begin(session, **this._asdict(), principal=caller, retention=self._rules.retention, wait=wait)
+    def _begin(self, session: Session, this: RequestKey, caller: str | None) -> answer.Outcome:
+        return ledger.begin(session, **this._asdict(), principal=caller, retention=self._rules.retention)
 
     def _current_session(self) -> Session:
         session = session_of(self._session(), "Idempotent", "...")

@@ -1,24 +1,21 @@
 """The ledger of requests with an idempotency key. An answer is stored together with the request's work.
 
-Without a lease, the session's transaction has the key. `_Runs` is the one place that says whether it may commit.
+Without a lease, the session's transaction has the key, and may not commit before the answer is stored.
 """
 
 import re
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids, tables
 from outboxkit.database import transaction
 from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
-from outboxkit.errors.sqlstates import LOCKED, sqlstate_of
 from outboxkit.http.answer import Fresh, InProgress, Mismatch, Outcome, Replay, Response, columns_of, response_of
 from outboxkit.statements import idempotency as statements
 from outboxkit.statements.dialects import is_server
@@ -44,14 +41,13 @@ LENGTH = 255
 
 _FINGERPRINT_BYTES = 32
 _LONGEST = timedelta(days=36_525)
-_LONGEST_MS = 2**31 - 1
 _ROUNDS = 5
 """Attempts to take a key or to see its holder. Between the two a holder may end, and another begin."""
-_NO_WAIT = timedelta(0)
 _UNSIGNED = 0xFFFF_FFFF
 _DIGEST = "sha256:"
 _UNKEPT = re.compile("[\0\ud800-\udfff]")
-_RUNS = "outboxkit.http.runs"
+_OPEN = "outboxkit.http.open"
+"""A key in the `info` of a session: its transaction, and the runs of it that have no answer."""
 _WHY = "the key would stay when the request fails, and a repetition would be refused"
 
 
@@ -63,7 +59,6 @@ def begin(
     key: str,
     fingerprint: bytes,
     retention: timedelta = DEFAULT_RETENTION,
-    wait: timedelta = _NO_WAIT,
     lease: timedelta | None = None,
 ) -> Outcome:
     """Take the key for this request, or return the outcome of the request that has it.
@@ -84,7 +79,6 @@ def begin(
         key: the idempotency key, 1 to 255 characters.
         fingerprint: 32 bytes that differ for different requests: `request.fingerprint`.
         retention: how long the key is kept, by the database's clock, from now on.
-        wait: how long to wait for another transaction with the same request. Only for PostgreSQL, without a lease.
         lease: how long this run has the request to itself, from now or from its last finished step.
 
     Returns:
@@ -93,48 +87,36 @@ def begin(
 
     Raises:
         TransactionRequired: the connection is in autocommit mode.
-        ConfigurationError: retention, wait or lease has a value that the text does not accept.
+        ConfigurationError: retention or lease has a value that the text does not accept.
         ValueError: scope, principal, key or fingerprint is empty or too long.
         TypeError: one of them, or the session, is of another kind.
     """
     session = transaction.session_of(session, "ledger.begin", "scope=…, principal=…, key=…, fingerprint=…")
     _check_request(scope, principal, key, fingerprint)
     check_span("retention", retention)
-    check_span("wait", wait, zero=True)
     if lease is not None:
         check_span("lease", lease)
         if lease > retention:
             raise ConfigurationError(f"lease {lease} is longer than retention {retention}")
-        if wait:
-            raise ConfigurationError("wait is for requests without a lease: leave out one of the two")
     connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
-    dialect, this, token = connection.dialect.name, _row_of(scope, principal, key), ids.new()
+    dialect, this = connection.dialect.name, _row_of(scope, principal, key)
     locks = _locks_of(this, fingerprint) if lease is None and is_server(dialect) else {}
     taking = statements.take_alone(dialect) if locks else statements.take_key(dialect)
-    run = {"asked": fingerprint, "token_now": token, "retention": retention, "lease": lease}
-
-    def attempt() -> Outcome | None:
-        """Take the key, or read the row that has it; None: that row is not visible, or not any more."""
-        taken = connection.execute(taking, this | run | locks).first()
-        if taken is None:
-            row = connection.execute(statements.look_up(dialect), this).first()
-            return None if row is None else _judge_row(row, fingerprint)
-        if taken.taken_over:
-            metrics.measure(catalogue.LEASES_TAKEN_OVER, 1)
-        return Fresh(scope, principal, key, token, taken.expires_at, lease, taken.steps, fingerprint)
-
-    outcome: Outcome | None = None
+    token = ids.new()
+    run = this | {"asked": fingerprint, "token_now": token, "retention": retention, "lease": lease} | locks
     for _ in range(_ROUNDS):
-        outcome = attempt()
-        if outcome is None and locks:
-            outcome = _find_holder(connection, locks)
-            if isinstance(outcome, InProgress) and wait:
-                outcome, wait = _wait(connection, locks, wait, attempt), _NO_WAIT
+        if (taken := connection.execute(taking, run).first()) is not None:
+            if taken.taken_over:
+                metrics.measure(catalogue.LEASES_TAKEN_OVER, 1)
+            fresh = Fresh(scope, principal, key, token, taken.expires_at, lease, taken.steps, fingerprint)
+            if lease is None:
+                _note_open(session, fresh)
+            return fresh
+        row = connection.execute(statements.look_up(dialect), this).first()
+        outcome = _judge_row(row, fingerprint) if row is not None else _find_holder(connection, locks)
         if outcome is not None:
-            break
-    if isinstance(outcome, Fresh) and lease is None:
-        _Runs.of(session, connection).answered[outcome] = False
-    return outcome or InProgress()
+            return outcome
+    return InProgress()
 
 
 def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Response) -> None:
@@ -154,19 +136,18 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
     """
     session = transaction.session_of(session, "ledger.complete", "fresh, response")
     columns = columns_of(response)
-    connection = transaction.connection_of(
-        session, _WHY, clause=tables.idempotency
-    )  # begins a savepoint, if one is due
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
     if fresh.lease is not None:
         write_fenced(connection, fresh, statements.record_answer(), columns)
         return
-    runs = _Runs.present(session)
-    if runs is None or fresh not in runs.answered or not _write(connection, fresh, statements.record_answer(), columns):
+    runs = _open_runs(session)
+    if fresh not in runs or not _write(connection, fresh, statements.record_answer(), columns):
         raise TransactionRequired(
             f"the request with idempotency key {fresh.key!r} is not open in this transaction: it began in another one, "
             "was rolled back, or has its answer. Nothing was stored; begin again"
         )
-    runs.answered[fresh] = True
+    if not session.in_nested_transaction():  # a savepoint may take the answer back
+        runs.remove(fresh)
 
 
 def release(session: Session | scoped_session[Any], fresh: Fresh, *, forget: bool = False) -> None:
@@ -205,64 +186,34 @@ def write_fenced(connection: Connection, fresh: Fresh, statement: Any, values: d
     raise LeaseLost(f"idempotency key {fresh.key!r}: {why}. Nothing was stored; roll back")
 
 
-@dataclass(slots=True)
-class _Runs:
-    """The runs without a lease in a session's transaction, each with whether it has its answer.
+def _note_open(session: Session, fresh: Fresh) -> None:
+    """Have the session refuse to commit before this run has its answer. Only sessions that have runs are listened to.
 
-    The transaction commits once all of them have. A savepoint that is rolled back may take back a run or its answer:
-    then the table is asked at the commit. Only sessions that have runs are listened to.
+    On PostgreSQL the trigger `outboxkit_answered` refuses a COMMIT in whatever words; this one says it before.
     """
+    if not event.contains(session, "before_commit", _refuse_commit):
+        event.listen(session, "before_commit", _refuse_commit)
+    session.info[_OPEN] = session.get_transaction(), [*_open_runs(session), fresh]
 
-    transaction: SessionTransaction | None
-    connection: Connection
-    answered: dict[Fresh, bool] = field(default_factory=dict)
-    in_doubt: bool = False
 
-    @classmethod
-    def of(cls, session: Session, connection: Connection) -> "_Runs":
-        """The runs of the session's present transaction, which get the next one, too."""
-        runs = cls.present(session)
-        if runs is None:
-            if not event.contains(session, "before_commit", _refuse_commit):
-                event.listen(session, "before_commit", _refuse_commit)
-                event.listen(session, "after_soft_rollback", _doubt)
-            runs = session.info[_RUNS] = cls(session.get_transaction(), connection)
-        return runs
-
-    @classmethod
-    def present(cls, session: Session) -> "_Runs | None":
-        """The runs of the session's present transaction; None: none began there."""
-        runs: _Runs | None = session.info.get(_RUNS)
-        return runs if runs is not None and runs.transaction is session.get_transaction() else None
-
-    def unanswered(self) -> Fresh | None:
-        """A run that is not complete; None: the transaction may commit."""
-        if self.in_doubt:
-            reading = statements.look_up(self.connection.dialect.name)
-            for fresh in list(self.answered):
-                row = self.connection.execute(reading, _row_of_run(fresh)).first()
-                self.answered[fresh] = row is None or row.token != fresh.token or row.state == "done"
-            self.in_doubt = False
-        return next((fresh for fresh, is_answered in self.answered.items() if not is_answered), None)
+def _open_runs(session: Session) -> list[Fresh]:
+    """The runs without a lease of the session's transaction, without those that were answered outside of savepoints."""
+    begun, runs = session.info.get(_OPEN, (None, []))
+    return runs if begun is session.get_transaction() else []
 
 
 def _refuse_commit(session: Session) -> None:
-    runs = None if session.in_nested_transaction() else _Runs.present(session)
-    if runs is not None and (fresh := runs.unanswered()) is not None:
-        raise TransactionRequired(
-            f"the request with idempotency key {fresh.key!r} has no answer that could be committed with its work. In "
-            "an endpoint leave out the commit: its integration commits work and answer together. In your own code call "
-            "ledger.complete first, or roll back"
-        )
-
-
-def _doubt(session: Session, ended: SessionTransaction) -> None:
-    """Note that a savepoint was rolled back; the end of the whole transaction ends its runs."""
-    runs: _Runs | None = session.info.get(_RUNS)
-    if runs is not None:
-        runs.in_doubt = True
-        if ended.parent is None:
-            runs.answered.clear()
+    """Refuse the commit if a run has no answer. Savepoints may have taken back a run or its answer: the table tells."""
+    runs = [] if session.in_nested_transaction() else _open_runs(session)
+    for fresh in runs:
+        connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
+        row = connection.execute(statements.look_up(connection.dialect.name), _row_of_run(fresh)).first()
+        if row is not None and row.token == fresh.token and row.state != "done":
+            raise TransactionRequired(
+                f"the request with idempotency key {fresh.key!r} has no answer that could be committed with its work. "
+                "In an endpoint leave out the commit: its integration commits work and answer together. In your own "
+                "code call ledger.complete first, or roll back"
+            )
 
 
 def _write(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> bool:
@@ -280,7 +231,7 @@ def _judge_row(row: Any, fingerprint: bytes) -> Outcome | None:
     if row.locked_until is None:
         return InProgress()
     after = row.locked_until - row.now
-    return InProgress(after) if after > _NO_WAIT else None
+    return InProgress(after) if after > timedelta(0) else None
 
 
 def _find_holder(connection: Connection, locks: Mapping[str, int]) -> InProgress | Mismatch | None:
@@ -288,6 +239,8 @@ def _find_holder(connection: Connection, locks: Mapping[str, int]) -> InProgress
 
     `pg_locks` shows the halves of a lock unsigned.
     """
+    if not locks:
+        return None
     finding = {"request_lock": locks["request_lock"], "request_part": locks["request_part"] & _UNSIGNED}
     rows = connection.execute(statements.held_locks(), finding).all()
     return judge_locks(rows, locks["asked_part"] & _UNSIGNED)
@@ -303,33 +256,6 @@ def judge_locks(rows: Any, part: int) -> InProgress | Mismatch | None:
         return None
     parts = {row.part for row in rows if row.subid != 1 and row.holder in holders}
     return InProgress() if not parts or part in parts else Mismatch()
-
-
-def _wait(
-    connection: Connection, locks: Mapping[str, int], longest: timedelta, attempt: Callable[[], Outcome | None]
-) -> Outcome | None:
-    """Wait for the holder's end, then `attempt`; None: it did not end in time.
-
-    All of it is in a savepoint, whose rollback restores the transaction's lock_timeout and gives the lock back, even
-    after an error of the database. Only a run that begins here keeps the lock.
-    """
-    savepoint = connection.begin_nested()
-    try:
-        limit = min(max(round(longest / timedelta(milliseconds=1)), 1), _LONGEST_MS)
-        before = connection.execute(statements.limit_wait(), {"limit": f"{limit}ms"}).one()[0]
-        connection.execute(statements.wait_for_end(), {"request_lock": locks["request_lock"]})
-        connection.execute(statements.limit_wait(), {"limit": before})
-        outcome = attempt()
-    except DBAPIError as error:
-        savepoint.rollback()
-        if sqlstate_of(error) in LOCKED:
-            return None
-        raise
-    if isinstance(outcome, Fresh):
-        savepoint.commit()
-    else:
-        savepoint.rollback()
-    return outcome
 
 
 def _row_of(scope: str, principal: str | None, key: str) -> dict[str, str]:
@@ -385,13 +311,11 @@ def check_text(name: str, value: object, limit: int | None) -> None:
         raise ValueError(f"{name} {value!r} holds a NUL or a lone surrogate, which no database keeps")
 
 
-def check_span(name: str, value: object, *, zero: bool = False) -> None:
+def check_span(name: str, value: object) -> None:
     """Raise unless it is a duration that can be added to a time.
 
     Raises:
-        ConfigurationError: it is not a timedelta, is negative, or is over a hundred years. Zero needs `zero`.
+        ConfigurationError: it is not a timedelta, is below a millisecond, or is over a hundred years.
     """
-    least = timedelta(0) if zero else timedelta(milliseconds=1)
-    if not isinstance(value, timedelta) or not least <= value <= _LONGEST:
-        accepted = "zero to a hundred years" if zero else "a millisecond to a hundred years"
-        raise ConfigurationError(f"{name} is {value!r}; a timedelta of {accepted} is accepted")
+    if not isinstance(value, timedelta) or not timedelta(milliseconds=1) <= value <= _LONGEST:
+        raise ConfigurationError(f"{name} is {value!r}; a timedelta of a millisecond to a hundred years is accepted")

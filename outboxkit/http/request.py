@@ -1,13 +1,10 @@
 """A request with an idempotency key: its body, its key and fingerprint, and the rules of its operation."""
 
 import re
-from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from threading import Lock
 from typing import Any, NamedTuple, TypedDict
 from urllib.parse import quote
 
@@ -36,8 +33,6 @@ class IdempotencyOptions(TypedDict, total=False):
 
     required: bool
     retention: timedelta
-    wait: timedelta
-    max_waiting: int
     lease: timedelta | None
     max_body: int
     max_response: int
@@ -52,8 +47,6 @@ class Rules:
     Attributes:
         required: whether a request without a key is refused; otherwise it runs, and nothing is remembered.
         retention: for how long an answer is remembered.
-        wait: for how long a duplicate waits for the end of the first; zero: it is refused at once.
-        max_waiting: how many duplicates may wait at once, half of them of one caller; others are refused at once.
         lease: for how long a run has the request to itself, in two-step mode; None: atomic mode.
         max_body: bytes of a request's body.
         max_response: bytes of an answer's body.
@@ -61,13 +54,11 @@ class Rules:
         store_errors: whether an error that the endpoint raised is remembered, if `stored` allows its status.
 
     Raises:
-        ConfigurationError: a time is not a timedelta, is below zero or over a hundred years, or a limit is below one.
+        ConfigurationError: a time is not a timedelta of a millisecond to a hundred years, or a limit is below one.
     """
 
     required: bool = True
     retention: timedelta = DEFAULT_RETENTION
-    wait: timedelta = timedelta(0)
-    max_waiting: int = 20
     lease: timedelta | None = None
     max_body: int = MEBIBYTE
     max_response: int = MEBIBYTE
@@ -76,12 +67,11 @@ class Rules:
 
     def __post_init__(self) -> None:
         check_span("retention", self.retention)
-        check_span("wait", self.wait, zero=True)
         if self.lease is not None:
             check_span("lease", self.lease)
-        for name, unit in (("max_body", " of bytes"), ("max_response", " of bytes"), ("max_waiting", "")):
+        for name in ("max_body", "max_response"):
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; a number{unit} from 1 is accepted")
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; a number of bytes from 1 is accepted")
 
     def atomic(self) -> "Rules":
         """The same rules, for a request that is one transaction.
@@ -95,33 +85,6 @@ class Rules:
                 "here the transaction is the lease"
             )
         return self
-
-
-class WaitSlots:
-    """Slots for duplicates that wait for the first request. One caller has half of them, at most.
-
-    Args:
-        most: slots in all.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._waiting: Counter[Hashable] = Counter()
-        self._lock = Lock()
-
-    @contextmanager
-    def taken(self, caller: Hashable) -> Iterator[bool]:
-        """Have a slot inside the block, if the value is True. It does not wait for one."""
-        with self._lock:
-            is_free = self._waiting.total() < self._most and self._waiting[caller] < (self._most + 1) // 2
-            self._waiting[caller] += is_free
-        try:
-            yield is_free
-        finally:
-            with self._lock:
-                self._waiting[caller] -= is_free
-                if not self._waiting[caller]:
-                    del self._waiting[caller]
 
 
 class RequestKey(NamedTuple):

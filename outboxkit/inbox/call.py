@@ -67,7 +67,7 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
     except Exception as error:
         if sqlstate_of(error) == NO_END:  # the guard's
             raise TransactionRequired(ended(handler)) from error
-        transaction.refuse_second_begin(error, f"handler {handler!r}")
+        transaction.refuse_end(error, f"handler {handler!r}")
         raise
     if session.get_transaction() is not begun or connection.get_transaction() is not root:
         raise TransactionRequired(ended(handler))

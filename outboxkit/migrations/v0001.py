@@ -8,7 +8,7 @@ from typing import Any
 
 from outboxkit import tables
 from outboxkit.errors.extras import needs_extra
-from outboxkit.tables.postgresql import GUARD, TRIGGER
+from outboxkit.tables.postgresql import ANSWERED, GUARD, TRIGGER
 
 with needs_extra(__name__):
     from alembic.operations.ops import CreateIndexOp, CreateTableOp
@@ -32,3 +32,4 @@ def downgrade(op: Any) -> None:
     if op.get_context().dialect.name == "postgresql":
         op.execute(f"DROP FUNCTION {TRIGGER}()")
         op.execute(f"DROP FUNCTION {GUARD}()")
+        op.execute(f"DROP FUNCTION {ANSWERED}()")

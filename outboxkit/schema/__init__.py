@@ -18,8 +18,10 @@ from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import NO_RIGHT, is_missing_column, is_missing_table, is_refused_row, sqlstate_of
 from outboxkit.statements.dialects import NEWEST, OLDEST, is_server
-from outboxkit.tables import attempt, inbox, metadata, outbox, published
+from outboxkit.tables import attempt, idempotency, inbox, metadata, outbox, published
 from outboxkit.tables.postgresql import (
+    ANSWER_REQUESTS,
+    ANSWERED,
     GUARD,
     GUARD_INBOX,
     INDEX_PROCESSED,
@@ -115,6 +117,7 @@ def _make(connection: Connection, part: Part) -> None:
         ("index", PROCESSED): INDEX_PROCESSED,
         ("trigger", TRIGGER): NOTIFY,
         ("trigger", GUARD): GUARD_INBOX,
+        ("trigger", ANSWERED): ANSWER_REQUESTS,
     }.get((part.kind, part.name))
     if ddl is not None:
         connection.execute(DDL(ddl))  # type: ignore[no-untyped-call]
@@ -132,6 +135,7 @@ def _expected(*, divided: bool) -> Iterator[Part]:
         yield Part("index", f"{inbox.name}_default", PROCESSED)
         yield Part("trigger", outbox.name, TRIGGER)
         yield Part("trigger", inbox.name, GUARD)
+        yield Part("trigger", idempotency.name, ANSWERED)
 
 
 _CURE = "run `outboxkit migrate`, or add migrations.upgrade(op, {since}to={to}) to your Alembic history"

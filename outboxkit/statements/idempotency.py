@@ -14,7 +14,6 @@ from sqlalchemy import (
     Delete,
     Integer,
     Select,
-    Text,
     Update,
     and_,
     bindparam,
@@ -114,26 +113,6 @@ def held_locks() -> Select[Any]:
         _LOCKS.c.database == database.scalar_subquery(),
         or_(holds, tells),
     )
-
-
-def limit_wait() -> Select[Any]:
-    """Limit the transaction's waits for locks; returns the previous limit. PostgreSQL only.
-
-    Parameters: limit, as in `SET lock_timeout`. Locks: none.
-    """
-    before = func.current_setting(literal_column("'lock_timeout'"))
-    return select(
-        before,
-        func.set_config(literal_column("'lock_timeout'"), bindparam("limit", type_=Text), literal_column("true")),
-    )
-
-
-def wait_for_end() -> Select[Any]:
-    """Wait until the transaction that is busy with a key has ended. PostgreSQL only.
-
-    Parameters: request_lock. Index: none. Locks: the key's transaction-level advisory lock, which it waits for.
-    """
-    return select(func.pg_advisory_xact_lock(_request_lock()))
 
 
 @cache

@@ -37,7 +37,16 @@ from outboxkit.tables.columns import (
     readable,
 )
 from outboxkit.tables.operations import audit, pause
-from outboxkit.tables.postgresql import GUARD, GUARD_INBOX, INDEX_PROCESSED, NOTIFY, TRIGGER, default_partition
+from outboxkit.tables.postgresql import (
+    ANSWER_REQUESTS,
+    ANSWERED,
+    GUARD,
+    GUARD_INBOX,
+    INDEX_PROCESSED,
+    NOTIFY,
+    TRIGGER,
+    default_partition,
+)
 
 __all__ = [
     "FIRST_MOMENT",
@@ -299,6 +308,7 @@ ON_SERVER: tuple[tuple[Table, str], ...] = (
     (inbox, default_partition(inbox.name)),
     (inbox, INDEX_PROCESSED),
     (inbox, GUARD_INBOX),
+    (idempotency, ANSWER_REQUESTS),
 )
 """Statements for PostgreSQL alone, each behind the creation of its table."""
 
@@ -306,6 +316,7 @@ for _table, _when, _statement in (
     *((table, "after_create", statement) for table, statement in ON_SERVER),
     (outbox, "after_drop", f"DROP FUNCTION IF EXISTS {TRIGGER}()"),
     (inbox, "after_drop", f"DROP FUNCTION IF EXISTS {GUARD}()"),
+    (idempotency, "after_drop", f"DROP FUNCTION IF EXISTS {ANSWERED}()"),
 ):
     _ddl: Any = DDL(_statement)  # type: ignore[no-untyped-call]
     event.listen(_table, _when, _ddl.execute_if(dialect="postgresql"))

@@ -1,4 +1,4 @@
-"""DDL for PostgreSQL alone: default partitions, and two triggers."""
+"""DDL for PostgreSQL alone: default partitions, and three triggers."""
 
 from importlib.resources import files
 
@@ -6,6 +6,8 @@ TRIGGER = "outboxkit_notify"
 """The trigger's name, and its function's."""
 GUARD = "outboxkit_guard"
 """The name of the trigger that keeps handlers from committing, and its function's."""
+ANSWERED = "outboxkit_answered"
+"""The name of the trigger that keeps endpoints from committing before the answer, and its function's."""
 PROCESSED = "outboxkit_inbox_processed"
 """The index of the inbox's default partition."""
 INDEX_PROCESSED = f"CREATE INDEX {PROCESSED} ON outboxkit_inbox_default (processed_at)"
@@ -53,4 +55,10 @@ GUARD_INBOX = (files("outboxkit") / "migrations" / "guard_v1.sql").read_text()
 
 It fires at the COMMIT, since it is deferred. Its WHEN is judged right after the insert of a row, and is true only for
 the statement of a handler's run, which sets `outboxkit.guard`. So neither setting can be taken away to commit.
+"""
+
+ANSWER_REQUESTS = (files("outboxkit") / "migrations" / "answered_v1.sql").read_text()
+"""The trigger: a COMMIT fails as long as a request without a lease has no answer, in whatever words it is written.
+
+It fires at the COMMIT, for a row that was taken without an answer, and reads it again by its primary key.
 """

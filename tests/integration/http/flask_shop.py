@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from flask import Blueprint, Flask, Response, abort, jsonify, redirect, request
@@ -125,16 +124,8 @@ def _holding(shop: Shop) -> None:
     app = shop.app
 
     @app.post("/held")
-    @shop.idempotent(wait=timedelta(seconds=30))
-    def held() -> Any:
-        return hold()
-
-    @app.post("/held-without-wait")
     @shop.idempotent()
-    def held_without_wait() -> Any:
-        return hold()
-
-    def hold() -> Any:
+    def held() -> Any:
         shop.calls += 1
         order = shop.place("held")
         shop.entered.set()

@@ -10,6 +10,7 @@ import pytest
 from fastapi import Depends, FastAPI
 from flask import Flask
 from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
@@ -18,6 +19,7 @@ from outboxkit import effects, inbox, inbox_handler, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.errors import LeaseLost
+from outboxkit.errors.sqlstates import NO_END, sqlstate_of
 from outboxkit.http import ledger
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from outboxkit.http.flask import Idempotent as FlaskIdempotent
@@ -69,19 +71,26 @@ async def test_a_duplicate_gets_the_answer_byte_for_byte(driver: Driver):
     assert await driver.within(ledger.begin, **OTHER) == Mismatch()
 
 
-async def test_while_the_first_is_open_others_are_told_so_or_wait(plain: Driver):
+async def test_while_the_first_is_open_others_are_told_so(plain: Driver):
     first, second = plain.session(), plain.session()
     fresh = await plain.on(first, ledger.begin, **ASKED)
     assert await plain.on(second, ledger.begin, **OTHER) == Mismatch()
-    await done(second.execute(text("SET LOCAL lock_timeout = '7s'")))
-    short = {"wait": timedelta(milliseconds=20)}
-    assert await plain.on(second, ledger.begin, **ASKED, **short) == InProgress()
-    assert await done(second.scalar(text("SHOW lock_timeout"))) == "7s"
+    assert await plain.on(second, ledger.begin, **ASKED) == InProgress()
     await plain.on(first, ledger.complete, fresh, CREATED)
     await done(first.commit())
-    assert isinstance(await plain.on(second, ledger.begin, **ASKED, **short), Replay)
+    assert isinstance(await plain.on(second, ledger.begin, **ASKED), Replay)
     await done(first.close())
     await done(second.close())
+
+
+async def test_the_database_refuses_a_commit_before_the_answer(plain: Driver):
+    session = plain.session()
+    await plain.on(session, ledger.begin, **ASKED)
+    with pytest.raises(DBAPIError) as raised:
+        await done(session.execute(text("COMMIT")))
+    assert sqlstate_of(raised.value) == NO_END
+    await done(session.close())
+    assert isinstance(await plain.within(ledger.begin, **IN_STEPS), Fresh)
 
 
 async def test_a_run_with_a_lease_is_taken_over_and_fenced(plain: Driver):

@@ -3,15 +3,14 @@
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from threading import Barrier
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from outboxkit import migrations
+from outboxkit import migrations, tables
 from outboxkit.errors import TransactionRequired
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay, _locks_of, _row_of
@@ -163,7 +162,6 @@ def test_somebody_elses_lock_of_the_same_number_is_nothing_worse_than_busy(pg_en
         given = {"whole": LOCKS["request_lock"], "part": LOCKS["request_part"], "asked": LOCKS["asked_part"]}
         stranger.execute(text(f"SELECT {lock}"), given)
         assert told(pg_engine) == InProgress()
-        assert told(pg_engine, ASKED | {"wait": timedelta(milliseconds=20)}) == InProgress()
         stranger.execute(text("SELECT pg_advisory_unlock_all()"))
     assert isinstance(told(pg_engine), Fresh)
 
@@ -236,3 +234,59 @@ def test_a_prepared_transaction_holds_its_key(preparing_url: str):  # noqa: F811
         connection.execute(text("COMMIT PREPARED 'of-a-request'"))
     assert told(engine) == Replay(CREATED, fresh.expires_at)
     engine.dispose()
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_session_that_sees_the_past_is_told_so(pg_engine: Engine, level: str):
+    """It cannot see what was committed after it began: the database refuses, and nothing wrong is stored."""
+    with Session(pg_engine.execution_options(isolation_level=level)) as session:
+        session.execute(text("SELECT 1"))
+        fresh = done(pg_engine)
+        with pytest.raises(OperationalError, match="could not serialize"):
+            ledger.begin(session, **ASKED)
+        session.rollback()
+        assert ledger.begin(session, **ASKED) == Replay(CREATED, fresh.expires_at)
+    assert count(pg_engine) == 1
+
+
+def test_on_sqlite_a_duplicate_waits_for_the_writer(sqlite_url: str):
+    engine = create_engine(sqlite_url, connect_args={"timeout": 60})
+    with ThreadPoolExecutor(1) as pool, Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        second = pool.submit(told, engine, ASKED)
+        ledger.complete(session, fresh, CREATED)
+        assert not second.done()
+        session.commit()
+        assert second.result(60) == Replay(CREATED, fresh.expires_at)
+    engine.dispose()
+
+
+COMMITS = ["COMMIT", "/* now */ END", "SELECT 1; COMMIT AND CHAIN", "PREPARE TRANSACTION 'mine'"]
+
+
+@pytest.mark.parametrize("sql", COMMITS)
+def test_the_database_refuses_a_commit_before_the_answer_in_whatever_words(pg_engine: Engine, sql: str):
+    with Session(pg_engine) as session:
+        ledger.begin(session, **ASKED)
+        session.execute(insert(tables.attempt).values(queue="q", message_id="m"))
+        with pytest.raises(DBAPIError, match=r"must not commit before it has its answer|prepared transactions are dis"):
+            session.connection().exec_driver_sql(sql)
+        session.rollback()
+    assert isinstance(told(pg_engine), Fresh), "the key is free at once"
+    assert count(pg_engine) == 0
+
+
+def test_the_answer_of_a_key_that_had_expired_is_needed_as_well(pg_engine: Engine):
+    done(pg_engine)
+    expire(pg_engine)
+    with Session(pg_engine) as session:
+        fresh = ledger.begin(session, **OTHER)
+        with pytest.raises(DBAPIError, match="must not commit"):
+            session.execute(text("COMMIT"))
+        with pytest.raises(TransactionRequired, match="is not open in this transaction"):
+            ledger.complete(session, fresh, OK)
+        session.rollback()
+        fresh = ledger.begin(session, **OTHER)
+        ledger.complete(session, fresh, OK)
+        session.execute(text("COMMIT"))
+    assert told(pg_engine, OTHER) == Replay(OK, fresh.expires_at)

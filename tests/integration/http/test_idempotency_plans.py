@@ -14,10 +14,11 @@ from tests.integration.schema.test_plans import compiled, explain, explain_prepa
 from tests.servers import Server, create_database, drop_database
 
 FILL = """
-INSERT INTO outboxkit_idempotency (scope, principal, key, fingerprint, state, token, created_at, expires_at)
+INSERT INTO outboxkit_idempotency
+    (scope, principal, key, fingerprint, state, token, created_at, expires_at, locked_until)
 SELECT 'POST /orders', 'user-' || n % 50, 'k' || n, sha256('r'),
        CASE WHEN n % 100 = 0 THEN 'processing' ELSE 'done' END,
-       't', now(), now() + n * interval '1 second' - interval '1 hour'
+       't', now(), now() + n * interval '1 second' - interval '1 hour', now()
 FROM generate_series(1, 20000) n
 """
 THIS = {"at_scope": "POST /orders", "at_principal": "user-7", "at_key": "k7007"}

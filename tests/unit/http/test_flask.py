@@ -150,8 +150,8 @@ def test_a_lease_is_of_the_other_mode(entrance: Door):
 
 
 def test_rules_are_checked_at_once(entrance: Door):
-    with pytest.raises(ConfigurationError, match="wait is 5"):
-        entrance.idempotent(wait=5)
+    with pytest.raises(ConfigurationError, match="retention is 5"):
+        entrance.idempotent(retention=5)
 
 
 def test_a_session_must_be_the_one_of_the_view(entrance: Door, engine: Engine):

@@ -1,4 +1,4 @@
-"""A request with a key, before any framework and any ledger: its body, its scope, its rules, and who may wait."""
+"""A request with a key, before any framework and any ledger: its body, its scope and its rules."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.http import request
 from outboxkit.http.answer import Response, problem_response, send_response
 from outboxkit.http.problems import Problem, body_too_large
-from outboxkit.http.request import Rules, WaitSlots, fingerprint, read_body, replayed, request_key_of
+from outboxkit.http.request import Rules, fingerprint, read_body, replayed, request_key_of
 
 
 def scope(path: str = "/a b", **more: Any) -> dict[str, Any]:
@@ -105,8 +105,6 @@ async def test_an_answer_is_whole(response: Response, headers: Any):
         {"retention": 3600},
         {"retention": timedelta(0)},
         {"retention": None},
-        {"wait": 5},
-        {"wait": timedelta(seconds=-1)},
         {"lease": 5.0},
         {"lease": timedelta(0)},
         {"max_body": 0},
@@ -122,18 +120,3 @@ def test_the_options_are_the_attributes_of_the_rules():
     assert list(request.IdempotencyOptions.__annotations__) == list(Rules.__dataclass_fields__)
     for name, annotation in request.IdempotencyOptions.__annotations__.items():
         assert Rules.__dataclass_fields__[name].type == annotation, name
-
-
-def test_one_caller_takes_half_of_the_slots_and_gives_them_back():
-    slots = WaitSlots(3)
-    with slots.taken("eve") as first, slots.taken("eve") as second, slots.taken("eve") as third:
-        assert (first, second, third) == (True, True, False)
-        with slots.taken("bob") as bob, slots.taken("ada") as ada:
-            assert (bob, ada) == (True, False)
-    with pytest.raises(ZeroDivisionError), slots.taken("eve"):
-        raise ZeroDivisionError
-    with slots.taken("eve") as first, slots.taken("eve") as second, slots.taken("ada") as ada:
-        assert (first, second, ada) == (True, True, True)
-    assert not slots._waiting
-    with WaitSlots(1).taken("eve") as may:
-        assert may

@@ -387,6 +387,32 @@ BEGIN
     $ddl$, '<place>', place);
 END $make$;
 
+DO $make$
+DECLARE place text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'outboxkit_idempotency'::regclass);
+BEGIN
+    EXECUTE replace($ddl$
+        CREATE OR REPLACE FUNCTION <place>.outboxkit_answered() RETURNS trigger LANGUAGE plpgsql AS $body$
+        BEGIN
+            IF EXISTS (
+                SELECT FROM <place>.outboxkit_idempotency AS request
+                WHERE request.scope OPERATOR(pg_catalog.=) NEW.scope
+                AND request.principal OPERATOR(pg_catalog.=) NEW.principal
+                AND request.key OPERATOR(pg_catalog.=) NEW.key
+                AND request.state OPERATOR(pg_catalog.=) 'processing' AND request.locked_until IS NULL
+            ) THEN
+                RAISE EXCEPTION 'outboxkit: a request with an idempotency key must not commit before it has its answer'
+                USING ERRCODE = 'invalid_transaction_termination', HINT = 'In an endpoint leave out the COMMIT. '
+                    'In your own code call ledger.complete first, or roll back.';
+            END IF;
+            RETURN NULL;
+        END $body$;
+        CREATE CONSTRAINT TRIGGER outboxkit_answered AFTER INSERT OR UPDATE ON <place>.outboxkit_idempotency
+        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+        WHEN (NEW.state OPERATOR(pg_catalog.=) 'processing' AND NEW.locked_until IS NULL)
+        EXECUTE FUNCTION <place>.outboxkit_answered();
+    $ddl$, '<place>', place);
+END $make$;
+
 DROP TABLE outboxkit_sharding;
 
 DROP TABLE outboxkit_shard_member;
@@ -418,4 +444,6 @@ DROP TABLE outboxkit_attempt;
 DROP FUNCTION outboxkit_notify();
 
 DROP FUNCTION outboxkit_guard();
+
+DROP FUNCTION outboxkit_answered();
 

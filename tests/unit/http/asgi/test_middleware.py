@@ -18,7 +18,6 @@ from tests.unit.http.asgi.conftest import Served, respond
     "given",
     [
         {"lease": None},
-        {"wait": timedelta(seconds=1)},
         {"lease": timedelta(0)},
         {"store_errors": False},
         {"max_body": 0},

@@ -28,7 +28,7 @@ def get_session() -> Session:
         ({"session": Depends(get_session, use_cache=False)}, "shared within a request"),
         ({"principal": 1}, "principal= is 1"),
         ({"lease": timedelta(seconds=5)}, "a lease is for requests in steps"),
-        ({"wait": 5}, "wait is 5"),
+        ({"retention": 5}, "retention is 5"),
     ],
 )
 def test_what_cannot_be_used_is_refused(given: dict[str, Any], named: str):
