@@ -65,18 +65,6 @@ def test_what_was_refused_is_in_the_result(run: Run, at: str, engine: Engine):
     assert (one["count"], one["result"]) == (1, "done, 1 refused")
 
 
-def test_a_list_for_people(run: Run, at: str, engine: Engine):
-    assert run("audit", "list").out == "no action\n"
-    run("pause", "billing", "--why", "a\x1bmove")
-    with engine.begin() as connection:
-        values = {"action": "prune", "operator": "bob", "filter": "{}", "started_at": datetime.now(UTC)}
-        connection.execute(insert(tables.audit).values(values))
-    header, newest, oldest = run("audit", "list").out.splitlines()
-    assert header.split() == ["when", "action", "count", "by", "result", "filter"]
-    assert newest.split()[3:] == ["prune", "0", "bob", "not", "ended", "{}"]
-    assert oldest.split()[3:] == ["pause", "1", "ada", "done", '{"queue":"billing","why":"a\\u001bmove"}']
-
-
 def test_the_newest_since_a_time(run: Run, at: str, engine: Engine):
     for queue in "abc":
         run("pause", queue, "--why", "a move")
@@ -93,12 +81,3 @@ def test_the_newest_since_a_time(run: Run, at: str, engine: Engine):
     with engine.begin() as connection:
         connection.execute(tables.audit.delete())
     assert run("audit", "list", "--since", "7d").out == "no action since 7d\n"
-
-
-@pytest.mark.parametrize("text", ["", "no JSON", "[1]", "null", '{"a":'])
-def test_a_filter_that_was_edited_by_hand_is_shown_as_it_is(run: Run, at: str, engine: Engine, text: str):
-    assert run("pause", "relay", "--why", "a move").code == 0
-    with engine.begin() as connection:
-        connection.execute(update(tables.audit).values(filter=text))
-    assert run("audit", "list").code == 0
-    assert json.loads(run("audit", "list", "--json").out)[0]["filter"] == {"unreadable": text}

@@ -11,21 +11,19 @@ from typing import Any
 
 import pytest
 import typer
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outboxkit import ConfigurationError, SchemaError, inbox, inbox_handler
+from outboxkit import ConfigurationError, inbox, inbox_handler
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli import app
 from outboxkit.consumer import ConsumerPolicy
-from outboxkit.relay import Relay, RelayPolicy
+from outboxkit.relay import RelayPolicy
 from outboxkit.runtime import admin, compose, process, settings
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.runtime.settings import Settings
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
 
-CARD = "4111-SECRET"
 WORKERS = Path(__file__).parents[3] / "workers"
 AROUND = {"shutdown_timeout", "log_level", "log_format"}
 """Settings of every process that works on, and not of what it runs."""
@@ -188,80 +186,6 @@ def test_only_migrate_makes_an_sqlite_file(run: Run, tmp_path: Path, command: tu
     assert not (tmp_path / "none.db").exists()
 
 
-def test_a_program_ends_as_a_command_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    async def service(chosen: Settings, stop: asyncio.Event) -> int:
-        raise SchemaError("tables")
-
-    monkeypatch.setattr(sys, "argv", ["relay.py"])
-
-    def ended(service: Any) -> tuple[int, str]:
-        code = compose.main("relay", service)
-        return code, capsys.readouterr().err
-
-    assert ended(service)[0] == 2
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", "sqlite://")
-    monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "error")
-    assert ended(service) == (1, "relay: tables\n")
-
-    async def refused(chosen: Settings, stop: asyncio.Event) -> int:
-        engine = process.engine("sqlite://", name="unit tests")
-        try:
-            async with engine.begin() as connection:
-                await connection.execute(text("INSERT INTO missing VALUES (:card)"), {"card": CARD})
-        finally:
-            await engine.dispose()
-        return 0
-
-    assert ended(refused) == (1, "relay: the database refused: OperationalError: no such table: missing\n")
-
-    async def without_tables(chosen: Settings, stop: asyncio.Event) -> int:
-        engine = process.engine("sqlite://", name="unit tests")
-        try:
-            async with engine.begin() as connection:
-                await connection.execute(text("INSERT INTO outboxkit_audit (operator) VALUES ('ada')"))
-        finally:
-            await engine.dispose()
-        return 0
-
-    code, line = ended(without_tables)
-    assert code == 1
-    assert line.startswith("relay: the database refused, as a table of outboxkit is missing: run `outboxkit migrate`")
-
-    async def stale(chosen: Settings, stop: asyncio.Event) -> int:
-        engine = process.engine("sqlite://", name="unit tests")
-        try:
-            async with engine.begin() as connection:
-                await connection.execute(text("CREATE TABLE outboxkit_audit (id INTEGER)"))
-                await connection.execute(text("INSERT INTO outboxkit_audit (operator) VALUES (:card)"), {"card": CARD})
-        finally:
-            await engine.dispose()
-        return 0
-
-    code, line = ended(stale)
-    assert code == 1
-    assert line.startswith(
-        "relay: the database refused, as its tables are older than this outboxkit: run `outboxkit migrate`"
-    )
-    assert line.endswith(
-        "run `outboxkit migrate`, which upgrades them: OperationalError: table outboxkit_audit has "
-        "no column named operator\n"
-    )
-
-    async def broken(chosen: Settings, stop: asyncio.Event) -> int:
-        try:
-            return await refused(chosen, stop)
-        except Exception as error:
-            raise KeyError("x\nforged") from error
-
-    code, written = ended(broken)
-    assert code == 1
-    *log, last = written.splitlines()
-    assert last.startswith("relay: an error that nobody expected")
-    assert "ended by an error that nobody expected" in log[0]
-    assert "no such table: missing" in written
-    assert "SECRET" not in written
-
-
 async def test_a_queue_and_handlers_are_asked_for(database_url: str):
     chosen = settings.load({"database_url": database_url})
     with pytest.raises(ConfigurationError, match="which queue"):
@@ -287,8 +211,3 @@ def test_a_program_takes_no_options_and_says_what_it_has_not(
     assert compose.main("relay", service) == 2
     told = "relay: '--drain' is not accepted: settings come from OUTBOXKIT_… variables here\n"
     assert capsys.readouterr().err == told
-
-
-def test_a_relay_is_still_made_by_hand(async_engine: Any):
-    """The composition is a convenience: nothing that it makes is out of reach."""
-    assert Relay(async_engine, process.publisher("memory://", exchange="e", timeout=settings.LONGEST)).hold

@@ -1,18 +1,14 @@
 """Every command: its help, its errors in one line, its exit codes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
 
-import outboxkit
 from outboxkit.cli import app
 from tests.unit.cli.conftest import Run
 
 FOUND = typer.main.get_command(app).commands
-COMMANDS = sorted(FOUND)
 LEAVES = sorted(
     f"{name} {inner}".strip() for name, command in FOUND.items() for inner in getattr(command, "commands", [""])
 )
@@ -27,24 +23,6 @@ def test_every_command_has_help_with_an_example(run: Run, command: str):
     assert (ended.code, ended.err) == (0, "")
     assert "Example:" in ended.out
     assert f"outboxkit {command}" in ended.out.partition("Example:")[2]
-
-
-def test_the_list_of_commands_says_what_the_exit_codes_mean(run: Run):
-    ended = run("--help")
-    assert ended.code == 0
-    assert "Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of the work" in ended.out
-    for command in COMMANDS:
-        assert f" {command} " in ended.out
-
-
-def test_nothing_at_all_is_a_question_for_help(run: Run):
-    ended = run()
-    assert ended.code == 2
-    assert "Usage: " in ended.out + ended.err
-
-
-def test_the_version(run: Run):
-    assert run("--version").out == f"outboxkit {outboxkit.__version__}\n"
 
 
 @pytest.mark.parametrize("wrong", [("sing",), ("status", "--loud"), ("consume",), ("relay", "now")])
@@ -113,9 +91,3 @@ def test_no_password_is_ever_printed(run: Run, option: str, url: str):
     assert ended.code == 2
     assert ended.err.startswith(f"outboxkit: {option} ")
     assert SECRET not in ended.out + ended.err
-
-
-def test_it_is_installed_as_a_command():
-    installed = Path(sys.executable).with_name("outboxkit")
-    ended = subprocess.run([installed, "--version"], capture_output=True, text=True, check=True)
-    assert ended.stdout == f"outboxkit {outboxkit.__version__}\n"

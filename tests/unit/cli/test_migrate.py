@@ -18,11 +18,6 @@ def test_it_creates_the_tables_once(run: Run, empty_url: str):
     assert (ended.code, ended.out) == (0, f"outboxkit tables: up to date at version {LATEST} in {empty_url}\n")
 
 
-def test_the_database_may_come_from_the_environment(run: Run, empty_url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_url)
-    assert run("migrate").code == 0
-
-
 def test_check_says_whether_they_are_there(run: Run, empty_url: str):
     ended = run("migrate", "--check", "--database-url", empty_url)
     assert (ended.code, ended.out) == (1, "")
@@ -49,11 +44,6 @@ def test_newer_tables_are_accepted_and_named(run: Run, database_url: str):
         0,
         f"outboxkit tables: up to date at version {LATEST + 1} (newer than this code) in {database_url}\n",
     )
-
-
-def test_check_creates_nothing(run: Run, empty_url: str):
-    run("migrate", "--check", "--database-url", empty_url)
-    assert not Path(empty_url.removeprefix("sqlite:///")).exists()
 
 
 def test_the_sql_makes_the_tables(run: Run, tmp_path: Path):

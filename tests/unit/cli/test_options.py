@@ -1,6 +1,5 @@
 """Settings as options."""
 
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -69,41 +68,9 @@ def test_the_option_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch):
     assert invoke("x", "--queue", "option")[0].queue == (ConsumedQueue("option"),)
 
 
-def test_an_option_may_be_given_several_times():
-    queues = invoke("x", "--queue", "billing", "--queue", "mails:2,news")[0].queue
-    assert queues == (ConsumedQueue("billing"), ConsumedQueue("mails", 2), ConsumedQueue("news"))
-    with pytest.raises(ConfigurationError, match="--queue is 'billing,billing:2': 'billing' is there twice"):
-        invoke("x", "--queue", "billing", "--queue", "billing:2")
-
-
-def test_what_is_not_given_is_the_default():
-    assert invoke("x")[0] == Settings()
-
-
 def test_a_bad_option_is_named_as_it_was_typed():
     with pytest.raises(ConfigurationError, match="--max-attempts is 'many': "):
         invoke("x", "--max-attempts", "many")
-
-
-def test_the_function_keeps_its_name_and_its_text():
-    assert command.__name__ == "command"
-    assert command.__doc__ is not None
-    assert "Example" in command.__doc__
-
-
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_an_option_of_a_setting_is_named_as_its_variable_which_the_help_says_once(name: str):
-    named = [parameter for parameter in COMMANDS[name].params if parameter.name in Settings.model_fields]
-    for parameter in named:
-        assert parameter.opts == [f"--{parameter.name.replace('_', '-')}"]
-    assert ("OUTBOXKIT_DATABASE_URL" in COMMANDS[name].help) == bool(named)
-
-
-@pytest.mark.parametrize("name", ["relay", "consume"])
-def test_the_help_of_a_worker_fits_one_screen(name: str):
-    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).output
-    assert 20 < len(shown.splitlines()) <= 33
-    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_options_that_the_help_does_not_list_are_taken(tmp_path: Path):
@@ -119,13 +86,3 @@ def test_options_that_the_help_does_not_list_are_taken(tmp_path: Path):
 def test_what_reads_the_database_can_be_told_where_it_is():
     for name in set(COMMANDS) - {"demo", "schema export", "schema check", "reconcile"}:  # which has two databases
         assert "database_url" in {parameter.name for parameter in COMMANDS[name].params}, name
-
-
-def test_the_help_says_what_an_option_takes_in_plain_words():
-    taken = {parameter.name: parameter.metavar for command in COMMANDS.values() for parameter in command.params}
-    assert {taken[name] for name in ("published_retention", "dead_retention", "publish_timeout")} == {"DURATION"}
-    assert (taken["batch_size"], taken["orders"], taken["limit"]) == ("NUMBER", "NUMBER", "NUMBER")
-    assert (taken["database_url"], taken["http_secret"], taken["http_secret_file"]) == ("URL", "SECRET", "FILE")
-    for arguments in (["demo", "--help"], ["relay", "--help"], ["consume", "--help"], ["--help"]):
-        shown = CliRunner().invoke(app, arguments).output
-        assert not re.search(r"<(bool|int|str|list|float)", shown)

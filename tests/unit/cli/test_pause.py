@@ -50,20 +50,6 @@ def test_a_queue_is_paused_for_a_time(run: Run, at: str, engine: Engine):
     assert (row["until"] - row["since"]).total_seconds() == 600
 
 
-def test_a_queue_may_have_the_name_of_the_other_thing(run: Run, at: str, engine: Engine):
-    see(engine, "relay")
-    assert run("pause", "queue:relay", *MOVE).out.startswith("queue relay is paused")
-    assert run("resume", "queue:relay").out.startswith("queue relay goes on")
-
-
-def test_the_relay_of_another_destination(run: Run, at: str):
-    ended = run("pause", "relay", "--destination", "payments", *MOVE)
-    said = "no message to destination payments waits in this database, nothing does: is the name right?"
-    assert (ended.code, ended.err) == (0, f"outboxkit: {said}\n")
-    assert [row["name"] for row in rows(at, tables.pause)] == ["payments"]
-    assert run("resume", "relay").out == "the relay of destination default was not paused\n"
-
-
 @pytest.mark.parametrize(
     ("queues", "said"),
     [((), "no consumer is"), (("mails", "billing"), "consumers of billing, mails are")],

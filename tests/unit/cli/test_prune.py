@@ -46,16 +46,6 @@ def test_kept_messages_are_forgotten_when_they_are_old_enough(run: Run, engine: 
     assert [row["position"] for row in rows(database_url, tables.published)] == [1]
 
 
-def test_without_a_retention_it_says_that_it_keeps_them(run: Run, engine: Engine, database_url: str):
-    keep(engine, 900)
-    ended = run("prune", "--database-url", database_url)
-    assert ended.code == 0
-    assert ended.out.splitlines()[1:] == [
-        "published: left alone; OUTBOXKIT_PUBLISHED_RETENTION is not set, and messages are kept"
-    ]
-    assert len(rows(database_url, tables.published)) == 1
-
-
 def test_a_row_is_kept_for_as_much_longer_as_clocks_may_be_apart(run: Run, engine: Engine, database_url: str):
     row = {"handler": "H", "type": "T"}
     with engine.begin() as connection:

@@ -49,15 +49,6 @@ def test_what_is_wanted(run: Run, kept: None, database_url: str, options: tuple[
     assert ended.out.startswith(f"{count} message{'s' * (count != 1)} for queue q, ")
 
 
-@pytest.mark.parametrize("options", [("--type", "X"), ("--key", "k"), ("--since", "2h"), ("--until", "2020-01-01")])
-def test_nothing_to_do_is_no_failure(run: Run, kept: None, database_url: str, options: tuple[str, ...]):
-    ended = run("replay", "--to-queue", "q", *options, "--database-url", database_url)
-    assert (ended.code, ended.out) == (
-        0,
-        "no such message is kept: a relay keeps messages while OUTBOXKIT_PUBLISHED_RETENTION is set\n",
-    )
-
-
 def test_messages_of_another_destination_are_asked_for(run: Run, kept: None, engine: Engine, database_url: str):
     with engine.begin() as connection:
         connection.execute(
@@ -143,20 +134,3 @@ def test_a_file_without_ids_replays_nothing(
     ended = run("replay", "--to-queue", "q", "--yes", "--ids-file", str(file), "--database-url", database_url)
     assert ended.code == 2
     assert ended.err.startswith(f"outboxkit: --ids-file is '{file}': {problem}")
-
-
-@pytest.mark.parametrize("seen", ["CountSale", "CountSales"])
-def test_a_handler_that_its_queue_does_not_have_may_be_a_typo(
-    run: Run, kept: None, engine: Engine, database_url: str, seen: str
-):
-    with engine.begin() as connection:
-        connection.execute(insert(tables.handler).values(handler=seen, queue="q"))
-    wanted = ("--to-queue", "q", "--handler", "CountSale", "--dry-run", "--database-url", database_url)
-    doubt = "no consumer of queue q was seen with handler CountSale, only with CountSales: is the name right?"
-    ended = run("replay", *wanted)
-    assert (ended.code, ended.err) == (0, "" if seen == "CountSale" else f"outboxkit: {doubt}\n")
-
-
-def test_the_handlers_of_a_queue_in_another_database_are_not_known(run: Run, kept: None, database_url: str):
-    wanted = ("--to-queue", "q", "--handler", "CountSale", "--dry-run", "--database-url", database_url)
-    assert run("replay", *wanted).err == ""

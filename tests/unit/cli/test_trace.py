@@ -11,8 +11,6 @@ from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, outbox, tables
-from outboxkit.operators.trace import message, reading
-from outboxkit.runtime.urls import shown
 from tests.support.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
@@ -88,15 +86,6 @@ def test_two_services(run: Run, database_url: str, also_url: str, tmp_path: Path
     assert document["messages"][0]["caused"] == [{"message_id": child, "type": "Charged", "state": "waiting"}]
 
 
-def test_nothing_is_known(run: Run, database_url: str):
-    ended = run("trace", "m-1", "--database-url", database_url)
-    assert ended.code == 1
-    assert "found         nothing is known of message id m-1\n" in ended.out
-    assert "OUTBOXKIT_PUBLISHED_RETENTION" in ended.out
-    document = json.loads(run("trace", "--key", "k", "--json", "--database-url", database_url).out)
-    assert (document["asked"], document["messages"]) == ({"key": "k"}, [])
-
-
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
@@ -122,41 +111,6 @@ def test_no_secret_is_printed(run: Run, database_url: str, tmp_path: Path, url: 
         assert "secret" not in ended.out + ended.err
 
 
-def test_a_circle_of_causes_ends(run: Run, database_url: str):
-    for name, cause in (("a", "b"), ("b", "a")):
-        row = ROW | {"message_id": name, "causation_id": cause, "published_at": NOW, "position": ord(name)}
-        write(database_url, (tables.published, row))
-    ended = run("trace", "a", "--database-url", database_url)
-    assert "caused        OrderConfirmed b: published\n" in ended.out
-
-
-def test_an_error_names_its_database(run: Run, database_url: str, empty_url: str):
-    Path(empty_url.removeprefix("sqlite:///")).touch()
-    ended = run("trace", "m", "--database-url", database_url, "--also", empty_url)
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith(f"outboxkit: {shown(empty_url)}: the outboxkit tables are missing")
-
-
-def test_what_was_not_read_or_is_not_shown_is_said(
-    run: Run, database_url: str, also_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    for module, name, most in ((message, "MOST_SHOWN", 2), (reading, "MOST_NAMES", 1), (reading, "MOST", 3)):
-        monkeypatch.setattr(module, name, most)
-    kept = ROW | {"published_at": NOW, "correlation_id": "c"}
-    write(database_url, *((tables.published, kept | {"position": n, "message_id": f"m-{n}"}) for n in range(1, 5)))
-    handled = ({"handler": name, "message_id": "m-1", "type": "OrderConfirmed"} for name in ("A", "B", "C"))
-    write(database_url, *((tables.inbox, row) for row in handled))
-    ended = run("trace", "--correlation", "c", "--database-url", database_url)
-    assert "more          1 message not shown: trace one by its id\n" in ended.out
-    text = " ".join(ended.out.split())
-    assert ", as 3 messages had been found in " in text
-    assert text.endswith(f"the inbox's rows of handlers behind A in {database_url}")
-    nothing = run("trace", "of nobody", "--database-url", database_url, "--also", also_url).out
-    assert "OUTBOXKIT_INBOX_RETENTION" in nothing
-    assert "OUTBOXKIT_PUBLISHED_RETENTION" not in nothing
-    assert "--also" not in nothing
-
-
 def test_a_file_that_is_not_there_is_named_with_its_option(run: Run, database_url: str, tmp_path: Path):
     ended = run("trace", "m", "--database-url", database_url, "--also", f"sqlite:///{tmp_path}/none.db")
     told = f"outboxkit: --also cannot be used: there is no file '{tmp_path}/none.db'\n"
@@ -170,13 +124,3 @@ def test_headers_that_cannot_be_read_hide_no_message(run: Run, database_url: str
         (tables.published, ROW | {"message_id": "m", "position": 1, "published_at": NOW, "headers": headers}),
     )
     assert "state         published\n" in run("trace", "m", "--database-url", database_url).out
-
-
-@pytest.mark.parametrize("types", ["[", "7", "null"])
-def test_types_of_handlers_that_cannot_be_read_are_not_known(run: Run, database_url: str, types: str):
-    write(
-        database_url,
-        (tables.handler, {"handler": "H", "queue": "q", "types": types}),
-        (tables.published, ROW | {"message_id": "m", "position": 1, "published_at": NOW}),
-    )
-    assert run("trace", "m", "--database-url", database_url).code == 0

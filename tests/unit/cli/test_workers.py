@@ -150,15 +150,6 @@ def test_a_relay_of_a_broker(run: Run, database_url: str, started: Started):
     assert started["publish_timeout"] == timedelta(seconds=10)
 
 
-@pytest.mark.usefixtures("started")
-def test_a_drain_says_that_it_opens_no_admin_port(run: Run, database_url: str):
-    drain = ("relay", "--drain", "--database-url", database_url, "--broker-url", "amqp://mq/")
-    assert "admin port" not in run(*drain).err
-    ended = run(*drain, "--admin-port", "0")
-    assert ended.code == 0
-    assert "no admin port" in ended.err
-
-
 def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
     run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -211,37 +202,3 @@ def test_a_drain_is_summed_up():
         "expired 2, set aside as dead letters",
         "discarded 3 that no queue wanted",
     ]
-
-
-def test_a_fault_in_a_module_of_handlers_is_told_with_its_place(run: Run, tmp_path: Path):
-    def place(name: str, text: str) -> str:
-        return refused(run, module(tmp_path, name, text), "--queue", "q")
-
-    said = place("unit_syntax", "x = 1\n\ndef broken(:\n")
-    assert said == "module 'unit_syntax' cannot be imported: unit_syntax.py, line 3: SyntaxError: invalid syntax"
-    said = place("unit_indent", "def broken():\nreturn\n")
-    assert said.startswith("module 'unit_indent' cannot be imported: unit_indent.py, line 2: IndentationError: ")
-    place("unit_inner", "import unit_syntax\n")
-    assert place("unit_outer", "import unit_inner\n").endswith("unit_syntax.py, line 3: SyntaxError: invalid syntax")
-    bare = HANDLERS.replace('@inbox_handler("Handle")', "@inbox_handler")
-    assert "unit_bare.py, line 10: ConfigurationError: @inbox_handler has no name on handle" in place("unit_bare", bare)
-    wired = "from outboxkit.inbox import Wiring\n\nwiring = Wiring(middleware=[1])\n"
-    assert "unit_wired.py, line 3: ConfigurationError: Wiring: 1 is not a middleware" in place("unit_wired", wired)
-    assert "unit_event.py, line 5: ConfigurationError: @event takes a name" in place(
-        "unit_event", HANDLERS.replace('@event("OrderConfirmed")', "@event")
-    )
-    assert "unit_deep.py, line 3: ZeroDivisionError" in place("unit_deep", "\ndef f():\n    1 / 0\n\nf()\n")
-
-
-def test_a_method_is_not_a_handler_that_is_found(run: Run, tmp_path: Path):
-    method = """
-
-class Orders:
-    @inbox_handler("Confirm")
-    def confirm(self, session, event: OrderConfirmed): ...
-"""
-    said = refused(run, module(tmp_path, "unit_method", HANDLERS + method), "--queue", "q")
-    assert said.startswith("handlers are functions of their module, and methods are not found: unit_method.Orders.conf")
-    assert "confirm = Orders().confirm" in said
-    bound = module(tmp_path, "unit_bound", HANDLERS + method + "\nconfirm = Orders().confirm\n")
-    assert "memory:// " not in refused(run, bound, "--queue", "q", "--broker-url", "http://pay.example/")

@@ -1,6 +1,5 @@
 """Handlers: what may be one, what may be said of it, and how they are found."""
 
-import functools
 import sys
 from datetime import timedelta
 from types import ModuleType
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import flask
 import pytest
 
-from outboxkit import ConfigurationError, Retries, inbox_handler
+from outboxkit import ConfigurationError, inbox_handler
 from outboxkit.inbox import handler_of, handlers_in
 from tests.unit.shop import CustomerMoved, Line, OrderConfirmed, ParcelSent, StockChanged
 
@@ -41,26 +40,6 @@ def test_nothing_said_is_the_careful_choice():
     assert (found.batch, found.timeout, found.retry) == (False, None, None)
 
 
-@pytest.mark.parametrize("timeout", [timedelta(seconds=1.5), 1.5])
-def test_the_options_are_kept(timeout: Any):
-    rule = Retries(
-        max_attempts=3, delays=[timedelta(seconds=5)], never=(ValueError,)
-    )  # a list, to be hashed all the same
-
-    @inbox_handler("Options", batch=True, timeout=timeout, retry=rule)
-    def function(session, event: OrderConfirmed) -> None: ...
-
-    found = handler_of(function)
-    assert (found.batch, found.timeout, found.retry) == (True, timedelta(seconds=1.5), rule)
-    assert found in {found}
-
-
-def test_a_number_of_seconds_may_be_whole():
-    def function(session, event: OrderConfirmed) -> None: ...
-
-    assert handler_of(inbox_handler("Whole", timeout=30)(function)).timeout == timedelta(seconds=30)
-
-
 WRONG_TIMEOUTS = [
     0,
     -1,
@@ -83,25 +62,6 @@ def test_a_timeout_is_a_time_above_zero(timeout: Any):
     assert f"@inbox_handler('Wrong'): timeout is {timeout!r}" in str(raised.value)
 
 
-@pytest.mark.parametrize("batch", [1, 0, None, "yes", 200])
-def test_batch_is_yes_or_no(batch: Any):
-    with pytest.raises(ConfigurationError, match="True or False is accepted") as raised:
-        inbox_handler("Wrong", batch=batch)
-    assert f"@inbox_handler('Wrong'): batch is {batch!r}" in str(raised.value)
-
-
-@pytest.mark.parametrize("retry", [3, False, "never", Retries], ids=repr)
-def test_a_rule_for_retries_is_of_its_class(retry: Any):
-    with pytest.raises(ConfigurationError, match=r"Retries\(max_attempts=3\)") as raised:
-        inbox_handler("Wrong", retry=retry)
-    assert f"@inbox_handler('Wrong'): retry is {retry!r}" in str(raised.value)
-
-
-def test_options_have_names():
-    with pytest.raises(TypeError, match="positional"):
-        inbox_handler("Wrong", True)
-
-
 def test_the_function_is_returned_as_it_was():
     def function(session, event: OrderConfirmed) -> None: ...
 
@@ -120,11 +80,6 @@ def test_a_method_of_an_object_is_a_handler():
 def test_the_name_is_a_short_text(name: Any):
     with pytest.raises(ConfigurationError, match='as in @inbox_handler\\("HandleOrder"\\)'):
         inbox_handler(name)
-
-
-def test_forgotten_parentheses_are_explained():
-    with pytest.raises(ConfigurationError, match=r"has no name on plain \(.*test_handlers.py, line \d+\)"):
-        inbox_handler(plain)
 
 
 def test_an_unmarked_function_is_no_handler():
@@ -223,17 +178,6 @@ def test_no_handler_at_all_is_an_error_that_names_the_modules():
         handlers_in([module("shop.a", Line=Line), module("shop.b")])
 
 
-def test_odd_things_in_a_module_do_no_harm():
-    class Odd:
-        def __getattr__(self, name: str) -> object:
-            return object()
-
-        def __call__(self) -> None: ...
-
-    partial = functools.partial(plain, None)
-    assert len(handlers_in([module("a", plain=plain, dict=dict, odd=Odd(), partial=partial)])) == 1
-
-
 def test_a_proxy_that_stands_for_nothing_is_no_handler():
     class Clients:
         current = flask.current_app
@@ -249,12 +193,6 @@ def test_a_plain_function_runs_in_a_thread_unless_it_says_otherwise():
     def here(session, event: OrderConfirmed) -> None: ...
 
     assert [handler_of(each).in_thread for each in (plain, here)] == [True, False]
-
-
-@pytest.mark.parametrize("in_loop", [1, "yes", None])
-def test_in_loop_is_a_switch(in_loop: object):
-    with pytest.raises(ConfigurationError, match=r"in_loop is .*; True or False is accepted"):
-        inbox_handler("Here", in_loop=in_loop)  # type: ignore[arg-type]
 
 
 def test_what_is_awaited_is_in_the_loop_anyway():

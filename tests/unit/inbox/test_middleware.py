@@ -1,11 +1,8 @@
 """Middleware: around the handler in its transaction, plain or async, and what it must not hide."""
 
-import gc
 import itertools
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from sqlalchemy.orm import Session
 from outboxkit import ConfigurationError, Outcome, inbox, inbox_handler
 from outboxkit.errors.failures import traceback_of
 from outboxkit.inbox import Context, Wiring
-from outboxkit.inbox.call import invoke
 from tests.unit.inbox.middlewares import ASYNC, KINDS, PLAIN, book_of, deliver, done, told
 from tests.unit.shop import OrderConfirmed, count, effects, message
 
@@ -111,49 +107,3 @@ async def test_the_traceback_begins_in_the_handler(async_engine: AsyncEngine, ki
     _, *lines = traceback_of(raised.value).splitlines()
     assert "in book" in lines[0]
     assert len(lines) == 3
-
-
-@pytest.mark.parametrize("kind", [PLAIN, ASYNC])
-async def test_one_adds_few_calls_to_a_message(async_engine: AsyncEngine, kind: str):
-    @contextmanager
-    def pass_on(context: Context[Any]) -> Iterator[None]:
-        yield
-
-    @asynccontextmanager
-    async def pass_on_async(context: Context[Any]) -> AsyncIterator[None]:
-        yield
-
-    middleware = pass_on if kind == PLAIN else pass_on_async
-    bare, wrapped = inbox.handler_of(idle_of(kind)), inbox.handler_of(idle_of(kind, middleware))
-    async with AsyncSession(async_engine) as session:
-        await session.run_sync(calls_of, bare)  # what is made once
-        more = await session.run_sync(calls_of, wrapped) - await session.run_sync(calls_of, bare)
-    assert 0 < more <= 40
-
-
-def idle_of(kind: str, *middleware: Any) -> Callable[..., Any]:
-    if kind == PLAIN:
-
-        @inbox_handler("Idle", middleware=middleware)
-        def idle(session: Session, event: OrderConfirmed) -> None: ...
-
-        return idle
-
-    @inbox_handler("Idle", middleware=middleware)
-    async def idle_async(session: AsyncSession, event: OrderConfirmed) -> None: ...
-
-    return idle_async
-
-
-def calls_of(session: Session, handler: inbox.Handler) -> int:
-    """The number of calls of Python functions that a message costs, without those of garbage that goes meanwhile."""
-    event, calls = OrderConfirmed(7, Decimal(1)), list[str]()
-    before = sys.getprofile()
-    gc.disable()
-    sys.setprofile(lambda frame, what, _: calls.append(frame.f_code.co_name) if what == "call" else None)
-    try:
-        invoke(handler, session, event, message(), 1)
-    finally:
-        sys.setprofile(before)
-        gc.enable()
-    return len(calls)

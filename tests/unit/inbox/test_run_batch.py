@@ -1,14 +1,13 @@
 """Many messages in one transaction: the same outcome as one by one, or nothing at all."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import pytest
 from sqlalchemy import Column, Engine, Integer, String, Table, event, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
+from sqlalchemy.orm import Session, registry
 
 from outboxkit import (
     ConfigurationError,
@@ -90,11 +89,6 @@ def test_handlers_run_in_the_order_of_the_entries(engine: Engine, database_url: 
     with Session(engine) as session, session.begin():
         run_batch(session, [entry(book, id_) for id_ in ids])
     assert [row["key"] for row in rows(database_url, tables.outbox)] == ids
-
-
-def test_no_entries_are_no_work(engine: Engine, database_url: str):
-    with Session(engine) as session, session.begin():
-        assert run_batch(session, []) == []
 
 
 async def test_handlers_of_both_kinds_share_an_async_session(async_engine: AsyncEngine, database_url: str):
@@ -211,34 +205,3 @@ def test_a_handler_that_may_not_run_again_is_refused(engine: Engine, database_ur
     with refused, Session(engine) as session, session.begin():
         run_batch(session, [entry(book, "a"), entry(mails, "a")])
     assert count(database_url, tables.inbox) == 0
-
-
-def test_outside_a_transaction_it_refuses(engine: Engine):
-    with Session(engine) as session, pytest.raises(TransactionRequired, match="run_batch was called outside"):
-        run_batch(session, [entry(book, "a")])
-
-
-async def test_an_async_session_needs_run_sync(async_engine: AsyncEngine):
-    async with AsyncSession(async_engine) as session, session.begin():
-        with pytest.raises(TypeError, match=r"await session\.run_sync\(inbox\.run_batch, entries\)"):
-            run_batch(session, [entry(book, "a")])
-
-
-def test_a_scoped_session_will_do(engine: Engine, database_url: str):
-    session = scoped_session(sessionmaker(engine))
-    with session.begin():
-        assert run_batch(session, [entry(book, "a")]) == [PROCESSED]
-    session.remove()
-    assert count(database_url, effects) == 1
-
-
-def test_how_long_a_long_one_took_is_written_down(engine: Engine, database_url: str):
-    @inbox_handler("Long", batch=True)
-    def long(session: Session, event: OrderConfirmed, message) -> None:
-        time.sleep(0.11 if message.id == "slow" else 0)
-
-    with Session(engine) as session, session.begin():
-        run_batch(session, [entry(long, id_) for id_ in ("a", "slow", "z")])
-    found = {row["message_id"]: row["duration_ms"] for row in rows(database_url, tables.inbox)}
-    assert found["slow"] >= 110
-    assert all(found[quick] is None or found[quick] >= 100 for quick in ("a", "z"))

@@ -200,19 +200,6 @@ async def test_a_coroutine_is_never_dropped_and_counted_as_work(
     assert count(database_url, tables.inbox) == count(database_url, effects) == 0
 
 
-@pytest.mark.parametrize("ends", ["rollback", "close", "commit"])
-def test_a_handler_that_ends_the_transaction_is_refused(engine: Engine, database_url: str, ends: str):
-    @inbox_handler("Ends")
-    def handler(session: Session, event: OrderConfirmed) -> None:
-        work(session, event)
-        getattr(session, ends)()
-
-    refused = pytest.raises(TransactionRequired, match="handler 'Ends' ended the transaction")
-    with refused, Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, handler)
-    assert count(database_url, tables.inbox) == count(database_url, effects)
-
-
 def test_outside_a_transaction_it_refuses(engine: Engine, database_url: str):
     with Session(engine) as session, pytest.raises(TransactionRequired, match=r"with session\.begin\(\):"):
         inbox.run_once(session, ORDER, work)

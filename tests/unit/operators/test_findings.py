@@ -3,48 +3,17 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import pytest
 import yaml
 
-from outboxkit.operators.findings import ALERT_LIMITS, FINDINGS, LIMITS, Severity, finding
+from outboxkit.operators.findings import ALERT_LIMITS, FINDINGS, LIMITS
 
 ROOT = Path(__file__).parents[3]
 RULES = yaml.safe_load((ROOT / "workers/prometheus/outboxkit.rules.yml").read_text())["groups"][0]["rules"]
 RUNBOOK = (ROOT / "docs/how-to/runbook.md").read_text()
 ALERTS = {rule["alert"]: rule for rule in RULES}
-
-
-def facts(code: str) -> set[str]:
-    kind = FINDINGS[code]
-    texts = (kind.what, kind.why, kind.cure, *kind.commands)
-    return {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
-
-
-@pytest.mark.parametrize("code", FINDINGS)
-def test_a_kind_has_all_of_its_texts(code: str):
-    made = finding(code, **dict.fromkeys(facts(code), "x"))
-    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", code)
-    assert made.why.endswith(".")
-    assert made.cure[-1] in ".:x"
-    assert not any("{" in text.replace("{x", "") for text in (made.what, made.why, made.cure))
-    assert made.severity is FINDINGS[code].severity
-    assert FINDINGS[code].worse is not FINDINGS[code].severity
-
-
-def test_a_fact_of_several_values_makes_a_command_for_each():
-    waits = {"waits": "1 message waits", "no_relay": "none is connected"}
-    made = finding("relay-missing", worse=True, relays=("outboxkit relay", "outboxkit relay --destination b"), **waits)
-    assert made.commands == ("outboxkit relay", "outboxkit relay --destination b")
-    assert made.severity is Severity.PROBLEM
-    assert made.what == "1 message waits, and none is connected."
-
-
-def test_a_command_without_its_fact_is_left_out():
-    made = finding("vacuum-held-back", holder="The prepared transaction x", age="1 h ago", gid="'x'")
-    assert made.commands == ("COMMIT PREPARED 'x';", "ROLLBACK PREPARED 'x';")
 
 
 def test_each_alert_is_explained_by_a_finding_and_each_finding_names_alerts_that_there_are():

@@ -117,11 +117,6 @@ def test_only_events_of_strict_order_have_their_writers_queue():
     assert _Drafts({"key": "order-7"}).of(message()).strict_key is None
 
 
-def test_strict_order_changes_nothing_on_sqlite(session: Session, database_url: str):
-    sent = outbox.add(session, OrderMoved(7), key="order-7")
-    assert stored(session, database_url)["message_id"] == sent.id
-
-
 def test_what_may_be_discarded_says_so_in_its_row(session: Session, database_url: str):
     outbox.add(session, OrderMoved(7), key="order-7")
     outbox.add(session, ORDER)
@@ -270,11 +265,6 @@ def test_a_bad_limit_is_named(session: Session, limit: Any):
     with pytest.raises(ConfigurationError, match=f"max_payload_bytes is {limit!r}; .*bytes") as raised:
         outbox.add(session, ORDER, max_payload_bytes=limit)
     assert len(str(raised.value).splitlines()) == 1
-
-
-def test_the_environment_says_nothing_about_a_call(session: Session, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OUTBOXKIT_MAX_PAYLOAD_BYTES", "1")
-    assert outbox.add(session, ORDER).payload
 
 
 @event("OrderTaken", version=3, aliases=("OrderOpened",))

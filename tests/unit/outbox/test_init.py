@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import EncodeError, Message, ids, outbox, tables
 from outboxkit.outbox import AnySession
-from tests.unit.shop import NOW, OrderConfirmed, StockChanged, count, effects, message, rows
+from tests.unit.shop import NOW, OrderConfirmed, count, effects, message, rows
 
 KINDS = ["Session", "scoped_session", "AsyncSession", "async_scoped_session"]
 
@@ -47,15 +47,6 @@ def order(number: int) -> OrderConfirmed:
 
 def ids_in(database_url: str) -> list[object]:
     return [row["message_id"] for row in rows(database_url, tables.outbox)]
-
-
-async def test_a_commit_keeps_the_business_row_and_the_message(session: AnySession, database_url: str):
-    await done(session.execute(insert(effects).values(what="order 7")))
-    added = outbox.add(session, order(7), key="order-7")
-    assert count(database_url, tables.outbox) == 0
-    await done(session.commit())
-    assert ids_in(database_url) == [added.id]
-    assert count(database_url, effects) == 1
 
 
 async def test_a_rollback_forgets_both(session: AnySession, database_url: str):
@@ -93,14 +84,6 @@ async def test_a_released_savepoint_keeps_its_messages(session: AnySession, data
     assert ids_in(database_url) == [inside.id]
 
 
-async def test_positions_follow_the_order_of_the_calls(session: AnySession, database_url: str):
-    added = [outbox.add(session, event) for event in (order(1), StockChanged("a", Decimal(1)), order(2))]
-    added += outbox.add_all(session, [order(3), order(4)])
-    added.append(outbox.add(session, order(5)))
-    await done(session.commit())
-    assert ids_in(database_url) == [message.id for message in added]
-
-
 async def test_adding_does_no_io(session: AnySession, engine: Engine, async_engine: AsyncEngine):
     said: list[str] = []
     for listened in (engine, async_engine.sync_engine):
@@ -108,12 +91,6 @@ async def test_adding_does_no_io(session: AnySession, engine: Engine, async_engi
     outbox.add(session, order(1))
     outbox.add_all(session, [order(2), order(3)])
     assert said == []
-
-
-async def test_a_thousand_messages_keep_their_order(session: AnySession, database_url: str):
-    added = outbox.add_all(session, (order(number) for number in range(1000)))
-    await done(session.commit())
-    assert ids_in(database_url) == [message.id for message in added]
 
 
 async def test_one_bad_event_leaves_none_of_many(session: AnySession, database_url: str):
@@ -136,22 +113,6 @@ async def test_add_all_gives_every_message_the_same_arguments(session: AnySessio
             b'{"a":1}',
         )
         assert (sent.key, sent.topic, sent.correlation_id, sent.headers) == ("order-1", "orders", "c-1", {"a": 1})
-
-
-async def test_add_all_of_nothing_is_nothing(session: AnySession, database_url: str):
-    assert outbox.add_all(session, []) == []
-    await done(session.commit())
-    assert count(database_url, tables.outbox) == 0
-
-
-def test_add_all_of_one_may_have_an_id(engine: Engine, database_url: str):
-    with Session(engine) as session:
-        given = ids.derive("order", 1)
-        assert outbox.add_all(session, [order(1)], message_id=given)[0].id == given
-        with pytest.raises(EncodeError, match="message_id is for one message, and there are 2 events"):
-            outbox.add_all(session, [order(1), order(2)], message_id=given)
-        session.commit()
-    assert ids_in(database_url) == [given]
 
 
 @pytest.mark.parametrize("wrong", [None, "session", object(), Session, sessionmaker()])

@@ -68,13 +68,6 @@ def sent(database_url: str) -> list[object]:
     return [row["message_id"] for row in rows(database_url, tables.outbox)]
 
 
-def test_expire_all_loses_nothing(session: Session, database_url: str):
-    added = outbox.add(session, order(1))
-    session.expire_all()
-    session.commit()
-    assert sent(database_url) == [added.id]
-
-
 @pytest.mark.parametrize("forget", ["expunge_all", "close", "rollback", "reset", "invalidate"])
 def test_what_the_session_forgets_is_forgotten_and_it_can_be_used_again(
     session: Session, database_url: str, forget: str

@@ -1,7 +1,6 @@
 """The database's clock as workers know it, and how far this machine's is from it."""
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +11,6 @@ from outboxkit.runtime import database_clock as module
 from outboxkit.runtime.database_clock import DatabaseClock
 from outboxkit.schema import partitions
 from outboxkit.telemetry import catalogue
-from tests.unit.shop import NOW
 
 
 class Seconds:
@@ -41,27 +39,6 @@ async def test_after_a_slow_answer_nothing_is_due_too_early(async_engine: AsyncE
     await database_clock.once()
     async with async_engine.connect() as connection:
         assert database_clock.now() <= await partitions.clock(connection)
-
-
-async def test_its_seconds_go_on_while_the_machine_sleeps(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
-    boot = Seconds()
-    clocks = {module.BOOT_CLOCK: boot}
-    monkeypatch.setattr(time, "clock_gettime", lambda number: clocks[number]())
-    database_clock = DatabaseClock(async_engine, process="relay")
-    await database_clock.once()
-    before, boot.now = database_clock.now(), boot.now + 7 * 3600
-    assert database_clock.now() - before == timedelta(hours=7)
-    assert getattr(time, "CLOCK_BOOTTIME", module.BOOT_CLOCK) == module.BOOT_CLOCK
-
-
-async def test_before_the_database_was_asked_it_is_this_machines_own(async_engine: AsyncEngine):
-    assert abs(DatabaseClock(async_engine, process="relay").now() - datetime.now(UTC)) < timedelta(minutes=1)
-
-
-async def test_a_test_gives_it_a_clock_of_its_own(async_engine: AsyncEngine):
-    database_clock = DatabaseClock(async_engine, process="relay", clock=lambda: NOW)
-    await database_clock.once()
-    assert database_clock.now() == NOW
 
 
 async def test_a_wrong_clock_is_told_once_and_again_when_it_has_changed(async_engine: AsyncEngine):

@@ -45,18 +45,6 @@ def ended(child: "subprocess.Popen[str]") -> tuple[int, str]:
     return child.returncode, out
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_a_service_that_ends_gives_its_exit_code(code: int):
-    with running(f"    return {code}") as child:
-        assert ended(child) == (code, "")
-
-
-def test_a_service_that_fails_raises():
-    with running("    raise ZeroDivisionError") as child:
-        assert "ZeroDivisionError" in child.communicate(timeout=60)[1]
-        assert child.returncode == 1
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_service_finish(number: signal.Signals):
     with running("    await stop.wait()\n    print('finished')\n    return 0") as child:

@@ -11,11 +11,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from structlog.testing import capture_logs
-from tenacity import wait_none
 
 from outboxkit import BrokerRefused, BrokerUnavailable, SchemaError
 from outboxkit.errors.failures import first_line
-from outboxkit.runtime.outage import Outage, jittered, pause, utc_now, what_is_away
+from outboxkit.runtime.outage import Outage, pause, what_is_away
 
 GONE = BrokerUnavailable("cannot connect to amqp://mq/")
 
@@ -211,14 +210,6 @@ async def test_without_patience_the_outage_is_raised():
     assert steps.calls == 1
 
 
-async def test_waits_grow_but_stay_bounded():
-    steps = Steps(*[GONE] * 200)
-    await steps.outage().ride_out(steps, asyncio.Event())
-    assert all(0 <= seconds <= 5 for seconds in steps.slept)
-    assert max(steps.slept[:2]) <= 0.4
-    assert max(steps.slept) > 1
-
-
 async def test_a_stop_ends_the_waiting():
     steps, stop = Steps(*[GONE] * 10), asyncio.Event()
     steps.before_sleeping = stop.set
@@ -239,14 +230,6 @@ async def test_a_step_that_succeeds_after_the_stop_counts():
     assert await steps.outage().ride_out(steps, stop) == "done"
 
 
-async def test_a_step_may_be_any_function_that_returns_an_awaitable():
-    async def answer(number: int) -> int:
-        return number
-
-    steps = Steps()
-    assert await steps.outage(wait=wait_none()).ride_out(lambda: answer(7), asyncio.Event()) == 7
-
-
 async def test_cancelling_ends_it():
     forever: Callable[[float], Awaitable[None]] = lambda seconds: asyncio.Event().wait()  # noqa: E731
     waiting = asyncio.ensure_future(Outage("unit", sleep=forever).ride_out(Steps(*[GONE] * 9), asyncio.Event()))
@@ -265,16 +248,6 @@ async def test_a_pause_ends_with_the_stop():
     await pause(stop, 3600)
 
 
-async def test_a_pause_leaves_nothing_running():
-    before = asyncio.all_tasks()
-    await pause(asyncio.Event(), 0)
-    stop = asyncio.Event()
-    stop.set()
-    await pause(stop, 3600)
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == before
-
-
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -288,13 +261,3 @@ async def test_a_pause_leaves_nothing_running():
 def test_an_error_in_one_line_without_values(error: BaseException | None, line: str):
     assert first_line(error) == line
     assert "4111" not in first_line(error)
-
-
-def test_jitter_is_half_as_much_more_or_less():
-    drawn = [jittered(2.0) for _ in range(200)]
-    assert all(1.0 <= seconds <= 3.0 for seconds in drawn)
-    assert len(set(drawn)) > 100
-
-
-def test_the_wall_clock_is_aware():
-    assert utc_now().utcoffset() is not None

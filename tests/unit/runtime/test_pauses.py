@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, tables
-from outboxkit.runtime import pauses
 from outboxkit.runtime.pauses import CONSUMER, RELAY, Pause, pause_process, read_pauses, resume_process
 from outboxkit.runtime.pauses.watch import PauseWatch
 from tests.support.polling import eventually_async
@@ -108,14 +107,6 @@ def test_no_row_is_left_by_a_transaction_that_is_rolled_back(engine: Engine, dat
     assert rows(database_url, tables.pause) == rows(database_url, tables.audit) == []
 
 
-def test_a_pause_in_words(engine: Engine):
-    begun = begin(engine, CONSUMER, "billing", lasts=HOUR, why="two\nlines")
-    line = str(begun)
-    assert line.startswith(f"queue billing is paused since {begun.since:%Y-%m-%d %H:%M:%S} UTC until ")
-    assert line.endswith(r"UTC by ada: two\nlines")
-    assert begin(engine).what == "the relay of destination default"
-
-
 async def test_a_watch_sees_the_pause_of_its_own_process(engine: Engine, async_engine: AsyncEngine):
     watch = PauseWatch(async_engine, CONSUMER, "billing")
     begin(engine, CONSUMER, "mails")
@@ -202,10 +193,6 @@ async def test_the_wait_for_the_end_ends_with_the_pause_or_with_a_stop(engine: E
     assert {"queue": "billing", "by": "ada", "why": "a move"}.items() <= said[0].items()
     assert "until" in said[0]
     assert "paused_since" in said[-1]
-
-
-def test_what_is_paused_has_a_name():
-    assert pauses.what_of(CONSUMER, "billing") == "queue billing"
 
 
 def _of(watch: PauseWatch):

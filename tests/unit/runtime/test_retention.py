@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from outboxkit import SchemaError, inbox, tables
 from outboxkit.runtime import process
-from outboxkit.runtime.health import Health
 from outboxkit.runtime.retention import Periods, Pruned, Retention
 from tests.unit.shop import NOW, count, message, rows
 
@@ -185,21 +184,6 @@ async def test_it_runs_until_it_is_stopped(async_engine: AsyncEngine, engine: En
     assert count(database_url, tables.inbox) == 0
 
 
-async def test_what_it_did_with_kept_messages_is_logged(async_engine: AsyncEngine, engine: Engine):
-    keep(engine, NOW - 3 * DAY)
-    stop = asyncio.Event()
-
-    def clock() -> datetime:
-        stop.set()
-        return NOW
-
-    worker = Retention(async_engine, Periods(inbox=DAY, published=DAY), clock=clock)
-    with capture_logs() as said:
-        await worker.run(stop, interval=timedelta(milliseconds=1))
-    (line,) = [line for line in said if line["event"] == "published pruned"]
-    assert (line["rows"], line["days_dropped"], line["days_made"]) == (1, [], [])
-
-
 def request(key: str, expires_at: datetime, locked_until: datetime | None = None, **more: object) -> dict[str, object]:
     known = {"scope": "POST /orders", "principal": "ann", "key": key, "fingerprint": b"", "state": "done", "token": "t"}
     return known | {"created_at": expires_at - DAY, "expires_at": expires_at, "locked_until": locked_until} | more
@@ -247,22 +231,6 @@ async def test_effects_are_remembered_for_as_long_as_the_inbox_remembers(
     assert {row["key"] for row in rows(database_url, tables.effect)} == {"as old as may be", "new", "taken over"}
 
 
-async def test_forgotten_keys_and_effects_are_logged(async_engine: AsyncEngine, engine: Engine):
-    with engine.begin() as connection:
-        connection.execute(insert(tables.idempotency), [request("k", NOW - SECOND)])
-        connection.execute(insert(tables.effect), [effect("e", NOW - 9 * DAY)])
-    stop = asyncio.Event()
-
-    def clock() -> datetime:
-        stop.set()
-        return NOW
-
-    with capture_logs() as said:
-        await Retention(async_engine, Periods(inbox=DAY), clock=clock).run(stop, interval=SECOND)
-    logged = {line["event"]: line.get("rows") for line in said}
-    assert (logged["idempotency keys pruned"], logged["effects pruned"]) == (1, 1)
-
-
 async def test_it_says_what_it_did_and_who_prunes_in_its_place(
     async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ):
@@ -287,7 +255,3 @@ async def test_it_says_what_it_did_and_who_prunes_in_its_place(
         ("effects pruned", None, None),
         ("a partition was left as it is", None, "day 2026-01-01 is in use"),
     ]
-
-
-async def test_its_health_needs_nothing_but_its_database(retention: Retention, async_engine: AsyncEngine):
-    assert (retention.health(), retention.engine) == (Health("retention"), async_engine)

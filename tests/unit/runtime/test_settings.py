@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from outboxkit import ConfigurationError, defaults
 from outboxkit.runtime.settings import SECRETS, Settings, load, variable
@@ -97,10 +96,6 @@ BAD = {
     "log_level": ["loud", "", "10"],
     "log_format": ["xml", ""],
 }
-
-
-def test_every_setting_has_bad_values_here():
-    assert BAD.keys() == Settings.model_fields.keys()
 
 
 @pytest.fixture(autouse=True)
@@ -269,11 +264,6 @@ def test_no_password_is_ever_shown():
     assert b64encode(SECRET.encode() * 5).decode() not in repr(found) + found.model_dump_json()
     for text in (repr(found), str(found), found.model_dump_json(), repr(found.model_dump())):
         assert SECRET not in text
-
-
-def test_settings_do_not_change():
-    with pytest.raises(ValidationError):
-        load().queue = "other"
 
 
 def test_every_setting_is_described():

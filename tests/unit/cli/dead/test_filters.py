@@ -1,23 +1,13 @@
 """The filters of the commands about dead letters."""
 
-import re
 from datetime import timedelta
 
 import pytest
 
-from outboxkit.cli.dead.reading import REASONS, Filters, is_number
+from outboxkit.cli.dead.reading import Filters
 from outboxkit.operators.deadletters import Selection
-from tests.support.pages import ROOT
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
-
-
-@pytest.mark.parametrize(
-    ("argument", "number"),
-    [("7", True), ("0199a-1", False), ("\u0667", False), ("", False), ("-7", False), (str(2**63), False)],
-)
-def test_digits_are_a_number(argument: str, number: bool):
-    assert is_number(argument) is number
 
 
 def test_arguments_and_filters_are_one_selection():
@@ -38,11 +28,6 @@ def test_arguments_and_filters_are_one_selection():
     )
 
 
-def test_nothing_is_said_without_filters():
-    assert Filters().says_nothing
-    assert not Filters(Selection(key="")).says_nothing
-
-
 @pytest.mark.parametrize(
     ("option", "value", "accepted"),
     [
@@ -58,9 +43,3 @@ def test_a_bad_filter_is_one_line(run: Run, option: str, value: str, accepted: s
     (line,) = ended.err.splitlines()
     assert line.startswith(f"outboxkit: {option} is {value!r}: ")
     assert accepted in line
-
-
-def test_the_reasons_are_those_of_the_reference():
-    page = (ROOT / "docs" / "reference" / "tables.md").read_text()
-    part = page.partition("| a relay's reason |")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE)) == set(REASONS)

@@ -6,8 +6,6 @@ import re
 import pytest
 from sqlalchemy import Engine
 
-from outboxkit.cli.dead import reading
-from outboxkit.operators import deadletters
 from tests.integration.operators.dead_rows import buried, dead, fill
 from tests.unit.cli.conftest import Run
 
@@ -15,11 +13,6 @@ from tests.unit.cli.conftest import Run
 @pytest.fixture(autouse=True)
 def _database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
-
-
-def test_an_empty_list(run: Run):
-    assert run("dead", "list").out == "no open dead letter\n"
-    assert run("dead", "list", "--type", "T").out == "no open dead letter matches\n"
 
 
 def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):
@@ -32,11 +25,6 @@ def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):
     ]
     assert second.split()[0] == "4"
     assert more.startswith("and 3 more")
-
-
-def test_names_are_not_markup(run: Run, engine: Engine):
-    fill(engine, [dead(1, type="[bold]x[/nonsense]")])
-    assert "[bold]x[/nonsense]" in run("dead", "list").out
 
 
 def test_resolved_ones_are_listed_where_asked_for(run: Run, engine: Engine):
@@ -52,15 +40,6 @@ def test_list_as_json(run: Run, engine: Engine):
     (letter,) = found["dead_letters"]
     assert (letter["id"], letter["message_id"], letter["position"]) == (2, "m-2", 2)
     assert "payload" not in letter
-
-
-def test_so_many_more_are_counted_and_no_others(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    fill(engine, [dead(place) for place in range(1, 9)])
-    monkeypatch.setattr(deadletters, "COUNTED", 4)
-    counted = {"3": (5, True), "4": (4, False), "8": (0, False)}
-    for limit, told in counted.items():
-        found = json.loads(run("dead", "list", "--json", "--limit", limit).out)
-        assert (found["more"], found["at_least"]) == told
 
 
 def test_the_inbox_is_listed_with_its_queue_and_handler(run: Run, engine: Engine):
@@ -94,32 +73,3 @@ def test_show_by_number_and_by_message_id(run: Run, engine: Engine):
         f"dead letter {number} of the outbox: rejected" for number in (1, 2, 3)
     ]
     assert [one["id"] for one in json.loads(run("dead", "show", "same", "--json").out)] == [2, 3]
-
-
-@pytest.mark.parametrize("nobody", ["99", "9" * 25, "9" * 5000], ids=len)
-def test_show_nobody(run: Run, engine: Engine, nobody: str):
-    fill(engine, [dead(1)])
-    ended = run("dead", "show", "1", nobody)
-    assert ended.code == 2
-    assert "dead letter 1 of" in ended.out
-    assert ended.err.startswith(f"outboxkit: no dead letter is '{nobody}'; ")
-
-
-def test_an_id_stays_in_one_line_for_who_copies_it(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    id_, key = "01a200e8-2c02-7377-bdff-e7a28b38ed57", "6f1b7d9a-8d8e-4a4c-9b0f-0f5a3c1f7b11"
-    fill(engine, [dead(1, message_id=id_, key=key, type="billing.OrderConfirmed")])
-    for columns in ("80", "100"):
-        monkeypatch.setenv("COLUMNS", columns)
-        assert id_ in run("dead", "list").out
-    monkeypatch.delenv("COLUMNS")
-    (_, line) = run("dead", "list").out.splitlines()
-    assert id_ in line
-    assert key in line
-
-
-def test_of_many_that_are_shown_the_first_ones_are(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    fill(engine, [buried("x", handler=f"H{number}") for number in range(5)])
-    monkeypatch.setattr(reading, "MOST_SHOWN", 3)
-    ended = run("dead", "show", "x")
-    assert (ended.code, ended.err) == (0, "the first 3 are shown\n")
-    assert sum(f"H{number}" in ended.out for number in range(5)) == 3

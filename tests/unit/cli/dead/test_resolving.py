@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import Engine
 
 from outboxkit import ids
-from outboxkit.cli.dead import resolving
 from outboxkit.operators.deadletters import DeadLetters, Resolved
 from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows, waiting
 from tests.unit.cli.conftest import Run
@@ -122,23 +121,6 @@ def test_a_dry_run_only_says(run: Run, engine: Engine, command: str):
     assert untouched(engine)
 
 
-def test_a_replay_says_what_it_did(run: Run, engine: Engine):
-    fill(engine, [dead(1, key="a"), dead(2, side="inbox", queue="billing", parked=False)], [waiting(9, "a")])
-    ended = run("dead", "replay", "--yes", "--all")
-    assert ended.code == 0
-    assert ended.out.endswith("replayed 2 of 2 by alice; released 1 waiting message\n")
-    assert [row.resolution for row in letters(engine).values()] == ["replayed", "replayed"]
-
-
-def test_the_same_again_says_that_it_is_done(run: Run, engine: Engine):
-    fill(engine, [dead(1)])
-    assert run("dead", "replay", "--yes", "1").code == 0
-    ended = run("dead", "replay", "--yes", "1")
-    assert ended.code == 0
-    assert ended.out.startswith("dead letter 1 was replayed by alice at ")
-    assert len(outbox_rows(engine)) == 1
-
-
 def test_a_place_that_is_taken(run: Run, engine: Engine):
     fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
     ended = run("dead", "replay", "--yes", "--all")
@@ -154,14 +136,6 @@ def test_nobody_can_be_asked(run: Run, engine: Engine, monkeypatch: pytest.Monke
     assert ended.code == 2
     assert "add --yes" in ended.err
     assert untouched(engine)
-
-
-@pytest.mark.parametrize(("answer", "code"), [(True, 0), (False, 1)])
-def test_somebody_is_asked(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int):
-    monkeypatch.setattr("sys.stdin", Terminal("y\n" if answer else "n\n"))
-    fill(engine, [dead(1)])
-    assert run("dead", "discard", "1").code == code
-    assert [row.resolution for row in letters(engine).values()] == ["discarded" if answer else None]
 
 
 def test_yes_discards_both_sides(run: Run, engine: Engine):
@@ -181,15 +155,6 @@ def test_a_replay_asks_unless_yes_is_given(run: Run, engine: Engine, monkeypatch
     assert untouched(engine)
     assert "Replay them?" not in run("dead", "replay", "--yes", "1").out
     assert not untouched(engine)
-
-
-def test_so_many_ids_are_a_matter_for_filters(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    fill(engine, [dead(1)])
-    monkeypatch.setattr(resolving, "MOST_NAMED", 2)
-    ended = run("dead", "discard", "1", "2", "3", "--yes")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "outboxkit: 3 ids are given; up to 2 are accepted, or filters\n"
-    assert untouched(engine)
 
 
 def test_a_stop_in_the_middle_says_what_goes_on(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy import create_engine, insert
 
 from outboxkit import tables
 from outboxkit.runtime.urls import shown
@@ -96,34 +96,6 @@ def test_a_database_that_knows_no_handler_proves_nothing(
     assert "result        nothing was compared" in ended.out.splitlines()
 
 
-def test_every_fate_has_a_count(reconcile: Any, database_url: str, consumer_url: str):
-    publish(database_url, "a", "crashed", "dead", "discarded", "gone", "malformed", "replayed", "replayed-now")
-    publish(database_url, "young", published_at=datetime.now(UTC))
-    handle(consumer_url, "a")
-    write(consumer_url, tables.attempt, {"queue": "q", "message_id": "crashed", "starts": 1})
-    write(consumer_url, tables.attempt, {"queue": "another", "message_id": "gone", "starts": 1})
-    resolved = {"resolution": "replayed", "resolved_by": "ann", "resolved_at": NOW - HOUR, "handler": "H"}
-    write(
-        consumer_url,
-        tables.dead_letter,
-        LETTER | {"message_id": "dead", "handler": "H"},
-        LETTER | {"message_id": "malformed"},
-        LETTER | {"message_id": "gone", "handler": "Other"},
-        LETTER | {"message_id": "gone", "handler": "H", "side": "outbox"},
-        LETTER | resolved | {"message_id": "replayed"},
-        LETTER | resolved | {"message_id": "replayed-now", "resolved_at": datetime.now(UTC) + HOUR},
-        LETTER | resolved | {"message_id": "discarded", "resolution": "discarded", "handler": None},
-    )
-    ended = reconcile("--json")
-    assert ended.code == 1
-    document = json.loads(ended.out)
-    (tally,) = document["handlers"]
-    counts = {name: tally[name] for name in ("expected", "processed", "dead", "waiting", "in_flight", "missing")}
-    assert counts == {"expected": 9, "processed": 2, "dead": 2, "waiting": 2, "in_flight": 1, "missing": 2}
-    assert (tally["missing_ids"], tally["missing_file"]) == (["gone", "replayed"], None)
-    assert document["missing"] == 2
-
-
 FEW, MANY = ["m 2", "m-1"], [f"n-{number:03}" for number in range(100)]
 
 
@@ -164,44 +136,6 @@ def test_the_command_replays_exactly_what_is_missing(
     assert files == ([missing] if missing != FEW else [])
 
 
-def test_the_margin_and_the_period_are_options(reconcile: Any, database_url: str):
-    publish(database_url, "old", published_at=NOW - 30 * HOUR)
-    publish(database_url, "young")
-    assert reconcile("--margin", "2h").code == 0
-    assert "1 missing" in reconcile().out
-    assert "2 missing" in reconcile("--since", "2d").out
-    assert "1 missing" in reconcile("--since", "2d", "--until", "10h").out
-    assert "1 missing" in reconcile("--since", (NOW - 2 * HOUR).isoformat()).out
-
-
-def test_nothing_is_kept(reconcile: Any, database_url: str):
-    ended = reconcile()
-    assert ended.code == 3
-    assert (
-        "nothing was proven: no published message is kept. Set OUTBOXKIT_PUBLISHED_RETENTION at the relay" in ended.out
-    )
-    publish(database_url, "old", published_at=NOW - 30 * HOUR)
-    ended = reconcile()
-    assert ended.code == 3
-    assert "nothing was proven: no message of this period is kept" in ended.out
-
-
-def test_a_type_that_nobody_takes_is_told(reconcile: Any, database_url: str):
-    publish(database_url, "a", type="Unheard")
-    ended = reconcile()
-    assert ended.code == 3
-    assert "no handler is known to take 'Unheard': 1 not compared" in ended.out
-    assert reconcile("--handler", "New", "--type", "Unheard").code == 1
-    assert reconcile("--handler", "New").code == 2
-
-
-def test_one_database_may_have_both(run: Run, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
-    publish(database_url, "a")
-    handle(database_url, "a")
-    assert run("reconcile").code == 0
-
-
 def test_what_is_wrong_is_named_without_secrets(run: Run, database_url: str, tmp_path: Path):
     ended = run("reconcile", "--producer", database_url)
     assert ended.code == 2
@@ -216,17 +150,6 @@ def test_what_is_wrong_is_named_without_secrets(run: Run, database_url: str, tmp
         assert f"{option}-file" in ended.err or "OUTBOXKIT_DATABASE_URL" in ended.err
     ended = run("reconcile", "--producer", database_url, "--consumer", database_url, "--margin", "soon")
     assert (ended.code, "--margin is 'soon'" in ended.err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [(("--since", "2999-01-01T00:00Z"), "2999-01-01"), (("--since", "1d", "--until", "2d"), "--since is 1d")],
-)
-def test_a_span_without_a_past_is_refused(reconcile: Any, options: tuple[str, ...], told: str):
-    ended = reconcile(*options)
-    assert (ended.code, ended.out) == (2, "")
-    assert told in ended.err
-    assert "before --until is accepted" in ended.err
 
 
 @pytest.mark.parametrize("side", ["producer", "consumer"])

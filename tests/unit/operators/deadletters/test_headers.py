@@ -89,10 +89,6 @@ def test_what_is_deeper_than_any_driver_reads_becomes_text():
     assert found == ["[" * 8 + "]" * 8]
 
 
-def test_the_largest_go_first_where_they_are_too_many():
-    assert carried({"a": "x" * 70_000, "b": "y" * 60_000, "c": 1}).keys() == {"b", "c"}
-
-
 def test_the_handler_that_gave_it_up_is_named_beside_them():
     found = refusal.of_replay(letter(b'{"tenant":"a"}', handler="SendReceipt"), accepted_at=NOW)
     kept = decode_headers(found)
@@ -100,10 +96,6 @@ def test_the_handler_that_gave_it_up_is_named_beside_them():
     assert reserved.read_delivery_headers(kept) == reserved.DeliveryHeaders(
         handlers=("SendReceipt",), accepted_at=NOW, replayed=True
     )
-
-
-def test_no_handler_named_is_all_of_them():
-    assert decode_headers(refusal.of_replay(letter(b"{}"), accepted_at=None)) == {own.REPLAYED: True}
 
 
 @pytest.mark.parametrize("stored", [b"{", b"[]", b"\xff", b'{"a":1e999}', b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"])

@@ -1,7 +1,6 @@
 """Dead letters, found and counted. tests/integration/operators/test_deadletters.py tests what resolving does."""
 
 import asyncio
-import getpass
 from datetime import timedelta
 
 import pytest
@@ -66,27 +65,6 @@ async def test_a_survey_tells_what_waits(engine: Engine, async_engine: AsyncEngi
         ("outbox", "ParcelSent"): 1,
         ("inbox", "OrderConfirmed"): 0,
     }
-
-
-async def test_a_survey_of_nothing(async_engine: AsyncEngine):
-    survey = await DeadLetters(async_engine).survey(Selection())
-    assert (survey.kinds, survey.count, survey.upto, survey.keys, survey.replayable) == ([], 0, 0, 0, 0)
-
-
-async def test_who_is_the_user(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(getpass, "getuser", lambda: "alice")
-    assert await DeadLetters(async_engine).who() == "alice"
-
-
-@pytest.mark.parametrize("error", [KeyError, OSError])
-async def test_a_user_without_a_name(
-    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-):
-    def nobody() -> str:
-        raise error
-
-    monkeypatch.setattr(getpass, "getuser", nobody)
-    assert (await DeadLetters(async_engine).who()).startswith("user ")
 
 
 async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncEngine):

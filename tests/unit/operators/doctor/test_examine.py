@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.operators.doctor import examine as module
-from outboxkit.operators.doctor.broker import CHECKS
 from outboxkit.operators.doctor.examine import SideReport, examine, examine_database, worst_first
 from outboxkit.operators.doctor.installation import Check, Database, Installation
 from outboxkit.operators.findings import Diagnosis, Limits, finding
@@ -79,12 +78,6 @@ def test_a_check_that_does_not_end_is_a_finding(installation: Installation, monk
     assert "database: nothing" in report.passed
 
 
-def test_names_of_checks_are_unique() -> None:
-    for checks in (module.DATABASE, CHECKS):
-        names = [check.name for check in checks]
-        assert len(set(names)) == len(names)
-
-
 async def test_a_file_is_told_what_does_not_apply(installation: Installation) -> None:
     report = await examine(installation, ["database"])
     assert report.findings == ()
@@ -98,12 +91,6 @@ async def test_without_a_database_nothing_else_is_asked(tmp_path: object) -> Non
     assert [each.code for each in report.findings] == ["tables-missing"]
     assert "database: relays" in report.left_out
     assert report.passed == ()
-
-
-async def test_another_broker_than_rabbitmq_is_not_examined(installation: Installation) -> None:
-    own = replace(installation, settings=load({"database_url": "sqlite:///a.db", "broker_url": "memory://"}))
-    report = await examine(own, ["broker"])
-    assert (report.findings, report.passed, len(report.left_out)) == ((), (), len(CHECKS))
 
 
 async def test_nothing_secret_is_shown(installation: Installation) -> None:

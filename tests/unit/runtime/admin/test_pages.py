@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +11,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from structlog.testing import capture_logs
 
-from outboxkit import ConfigurationError, __version__
+from outboxkit import __version__
 from outboxkit.database import silence
 from outboxkit.runtime import admin, process, settings
 from outboxkit.runtime.admin import pages
@@ -173,28 +171,6 @@ async def test_metrics_are_those_of_the_process(database_url: str, stub: Stub):
     assert answer.headers["Content-Type"] == scrape.CONTENT_TYPE
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ModuleNotFoundError("A scrape needs an extra: pip install 'outboxkit[metrics]'"),
-        ConfigurationError("of another"),
-    ],
-)
-async def test_without_what_metrics_need_the_page_says_what_it_is(
-    database_url: str, stub: Stub, error: Exception, monkeypatch: pytest.MonkeyPatch
-):
-    def refuse() -> None:
-        raise error
-
-    monkeypatch.setattr(scrape, "prepare", refuse)
-    with capture_logs() as said:
-        async with admin.serving(chosen(database_url), stub) as address:
-            answer = await asked(address, "/metrics")
-            assert (await asked(address, "/livez")).status == 200
-    assert (answer.status, answer.lines) == (501, [str(error)])
-    assert said[0] == {"event": "the admin port has no metrics", "reason": str(error), "log_level": "warning"}
-
-
 async def test_a_scrape_that_hangs_or_fails_holds_up_no_other_page(
     database_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ):
@@ -213,47 +189,6 @@ async def test_a_scrape_that_hangs_or_fails_holds_up_no_other_page(
         gate.set()
         answer = await hanging
     assert (answer.status, answer.lines) == (500, ["the metrics could not be scraped: the log has it"])
-
-
-async def test_without_the_setting_nothing_listens(database_url: str, stub: Stub):
-    before = threading.active_count()
-    async with admin.serving(settings.load({"database_url": database_url}), stub) as address:
-        assert (address, threading.active_count()) == (None, before)
-
-
-async def test_a_port_that_is_taken_is_told(database_url: str, stub: Stub):
-    async with admin.serving(chosen(database_url), stub) as address:
-        with pytest.raises(ConfigurationError) as raised:
-            async with admin.serving(chosen(database_url, admin_port=str(address)), stub):
-                pass
-    told = f"OUTBOXKIT_ADMIN_PORT is '{address}': nothing can listen there (Address already in use)"
-    assert str(raised.value).startswith(told)
-    async with admin.serving(chosen(database_url, admin_port=str(address)), stub) as again:
-        assert again == address
-
-
-@pytest.mark.parametrize("known", [True, False])
-async def test_an_address_of_no_machine_or_another_one_is_told(
-    database_url: str, stub: Stub, known: bool, monkeypatch: pytest.MonkeyPatch
-):
-    def unknown(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    if not known:
-        monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    why = "Cannot assign requested address" if known else "Name or service not known"
-    told = rf"OUTBOXKIT_ADMIN_PORT is '192.0.2.1:0': nothing can listen there \({why}\)"
-    with pytest.raises(ConfigurationError, match=told):
-        async with admin.serving(chosen(database_url, admin_port="192.0.2.1:0"), stub):
-            pass
-
-
-async def test_the_log_names_the_address(database_url: str, stub: Stub):
-    with capture_logs() as said:
-        async with admin.serving(chosen(database_url), stub) as address:
-            pass
-    assert said == [{"event": "admin port open", "address": str(address), "log_level": "info"}]
-    assert str(address).startswith("127.0.0.1:")
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """Threads for plain handlers, on SQLite: where they run, what they see, and how they end."""
 
 import asyncio
-import gc
-import sys
 import threading
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
@@ -16,7 +14,7 @@ from sqlalchemy.orm import Session
 from outboxkit import ConfigurationError, Outcome, inbox, inbox_handler, tables
 from outboxkit.runtime import engines
 from outboxkit.runtime.threads import fence
-from outboxkit.runtime.threads.pool import NAME, Threads, frame_of
+from outboxkit.runtime.threads.pool import NAME, Threads
 from tests.unit.inbox.test_call import LONG_QUERY
 from tests.unit.shop import OrderConfirmed, count, effects, message
 
@@ -62,19 +60,6 @@ async def test_threads_are_used_again_and_end_when_they_are_closed(started: Thre
     thread.join(60)
     assert not thread.is_alive()
     assert await run(started, work, "later") is Outcome.PROCESSED, "it opens again"
-
-
-async def test_of_more_threads_than_it_keeps_the_others_end(async_engine: AsyncEngine, database_url: str):
-    before, meeting = handler_threads(), threading.Barrier(3)
-    own = create_engine(database_url)
-    started = Threads(async_engine, size=1, process="test", own=own)
-    await asyncio.gather(*(started.run(lambda session: meeting.wait(60)) for _ in range(3)))
-    async with asyncio.timeout(60):
-        while len(handler_threads() - before) > 1:
-            await asyncio.sleep(0.005)
-    assert await run(started, work) is Outcome.PROCESSED
-    started.close()
-    own.dispose()
 
 
 async def test_a_statement_that_takes_too_long_is_interrupted(started: Threads, database_url: str):
@@ -168,17 +153,3 @@ async def test_an_engine_of_ones_own_is_used_and_stays_open(async_engine: AsyncE
     started.close()
     assert own.pool.checkedin() == 1
     own.dispose()
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_no_garbage_is_collected_while_a_thread_is_looked_at(monkeypatch: pytest.MonkeyPatch, collects: bool):
-    look, collected = sys._current_frames, list[bool]()
-    monkeypatch.setattr(sys, "_current_frames", lambda: collected.append(gc.isenabled()) or look())
-    (gc.enable if collects else gc.disable)()
-    try:
-        own = frame_of(threading.get_ident())
-        assert (collected, gc.isenabled()) == ([False], collects)
-    finally:
-        gc.enable()
-    assert own is not None
-    assert frame_of(0) is None

@@ -10,7 +10,7 @@ from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER
 from outboxkit.consumer.membership import Agreement
 from outboxkit.operators.doctor.broker import access, limits, queues
 from outboxkit.operators.doctor.broker.expected import ExpectedBroker, ExpectedQueue, TableFacts, with_facts
-from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Denied, Depth, Obstacle
+from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Denied, Depth
 from outboxkit.operators.doctor.broker.snapshot import ApiReports, Bound, QueueReport, Rights, Snapshot, numbers_of
 from outboxkit.operators.findings import Diagnosis, Severity
 from outboxkit.runtime.sources import Shards
@@ -30,21 +30,6 @@ def codes(findings: Any) -> dict[str, Severity]:
     assert "hunter2" not in str(each)
     assert all(finding.why and finding.cure for finding in each)
     return {finding.code: finding.severity for finding in each}
-
-
-def test_the_numbers_of_a_version():
-    assert [numbers_of(text) for text in ("3.10.8", "4.0.0+beta", "4.1.0-rc.2", "next")] == [
-        (3, 10, 8),
-        (4, 0, 0),
-        (4, 1, 0),
-        (),
-    ]
-
-
-def test_each_obstacle_once_for_all_nodes():
-    refusal = BrokerRefusal(Obstacle.LOGIN, "refused")
-    seen = Snapshot(EXPECTED, {f"amqp://shop:hunter2@node{number}/": refusal for number in range(2)})
-    assert [each.code for each in access.of_connection(seen)] == ["broker-away"]
 
 
 def test_retry_queues_that_are_there_need_not_be_declared():
@@ -98,19 +83,6 @@ def test_a_policy_is_for_one_queue_and_its_command_can_be_pasted():
     queue = QueueReport("billing v1.2", "quorum")
     (finding,) = limits.of_limits(look("4.1.0", queues={"billing v1.2": queue}))
     assert r" --apply-to queues 'billing v1.2-deliveries' '^billing\ v1\.2$' '{" in finding.commands[0]
-
-
-def test_the_dead_queue_keeps_what_it_has():
-    queue = QueueReport("billing.dead", "quorum")
-    assert codes(limits.of_limits(look("4.1.0", queues={"billing.dead": queue}))) == {}
-
-
-def test_of_two_limits_the_smaller_one_holds():
-    queue = QueueReport("q", "quorum", {"x-max-length": 9}, effective_policy_definition={"max-length": 5})
-    assert (queue.effective("max-length"), queue.is_by_policy("max-length")) == (5, True)
-    queue = QueueReport("q", "quorum", {"x-max-length": 4}, effective_policy_definition={"max-length": 5})
-    assert (queue.effective("max-length"), queue.is_by_policy("max-length")) == (4, False)
-    assert QueueReport("q", effective_policy_definition=[]).effective("max-length") is None
 
 
 @pytest.mark.parametrize(
