@@ -21,7 +21,7 @@ from outboxkit.runtime.settings import Settings, load
 from tests.processes import programs
 from tests.servers import OwnServer
 from tests.support.pages import PAGES, ROOT, Page, UnclearPage, libpq, parse, read
-from tests.support.reader import Differs, Reader
+from tests.support.reader import Differs, Reader, compare
 
 TUTORIAL = "docs/tutorial.md"
 INSTALLING = ("README.md", TUTORIAL)
@@ -173,6 +173,25 @@ ann
         reader.follow(parse("page.md", text.replace("```text\nhello", "```text\ngoodbye")))
     with pytest.raises(Differs, match="exit 1"), Reader(tmp_path / "failure", shell) as reader:
         reader.follow(parse("page.md", text + "\n```sh\nfalse\n```\n"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "fits"),
+    [
+        ("one ... three\nfour", True),
+        ("...\nfour", True),
+        ("one\n...", False),
+        ("one ... four", False),
+        ("one...", False),
+    ],
+)
+def test_dots_hide_no_more_lines_than_the_page_shows_them_for(shown: str, fits: bool) -> None:
+    printed = "one two three\nfour\n"
+    if fits:
+        compare(shown, printed, "page.md:1")
+    else:
+        with pytest.raises(Differs):
+            compare(shown, printed, "page.md:1")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,7 +10,8 @@ What a page may hold, and nothing else:
 * Any other `python` block is typed into one Python shell, `python -m asyncio`, which stays open for the page:
   `tests/support/python_shell.py` stands for it.
 * An `sh` block is typed into a shell, an `sql` block into psql.
-* A `text` block directly behind another block is what that one prints. `...` stands for anything.
+* A `text` block directly behind another block is what that one prints. `...` stands for a part of a line,
+  and alone on a line for any number of lines.
 * A `text` block after a line that ends with "like this:" is an example of something that is not typed.
 """
 

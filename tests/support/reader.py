@@ -139,10 +139,14 @@ class PythonShell:
 
 
 def compare(shown: str, printed: str, where: str) -> None:
-    """Raise Differs unless what was printed is what is shown, where `...` stands for anything."""
-    pattern = ".*".join(re.escape(part) for part in _trimmed(shown).split("..."))
-    if re.fullmatch(pattern, _trimmed(printed), re.DOTALL) is None:
+    """Raise Differs unless the output is as shown: `...` stands for a part of a line, alone on a line for any lines."""
+    if re.fullmatch(_pattern(_trimmed(shown)), f"{_trimmed(printed)}\n") is None:
         raise Differs(f"{where}: printed\n{_trimmed(printed)}\ninstead of\n{shown}")
+
+
+def _pattern(shown: str) -> str:
+    lines = ((line, map(re.escape, line.split("..."))) for line in shown.split("\n"))
+    return "".join(r"(?:.*\n)*?" if line.strip() == "..." else f"{'.*'.join(parts)}\n" for line, parts in lines)
 
 
 def _trimmed(text: str) -> str:
