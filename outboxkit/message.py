@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -90,8 +90,11 @@ class Message:
         return self.type if self.topic is None else self.topic
 
 
-FIELDS = tuple(field.name for field in fields(Message))
-"""The names of a message's fields, in their order."""
+DEFAULTS: Mapping[str, Any] = {
+    field.name: None if field.default is MISSING else field.default for field in fields(Message)
+}
+"""The default of each field, None if it has none, in their order."""
+FIELDS = tuple(DEFAULTS)
 TEXT_FIELDS = tuple(field.name for field in fields(Message) if field.type in (str, str | None))
 """Those that are texts of at most 255 bytes."""
 

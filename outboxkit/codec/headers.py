@@ -1,15 +1,23 @@
-"""Headers: the ones that AMQP can carry. Pure."""
+"""Headers: those of outboxkit, and the ones that AMQP can carry. Pure."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from struct import Struct
+from typing import Any
 
 import msgspec
+
+from outboxkit.message import DEFAULTS, Message, is_version
 
 OWN = "outboxkit-"
 """The beginning of the name of every header of outboxkit's own; no user's header has it."""
 TYPE, KEY, TOPIC, VERSION = f"{OWN}type", f"{OWN}key", f"{OWN}topic", f"{OWN}version"
 CORRELATION, CAUSATION, CREATED = f"{OWN}correlation-id", f"{OWN}causation-id", f"{OWN}created-at"
 """Headers for what AMQP, or HTTP, has no place of its own for."""
+FIELD_HEADERS = {"key": KEY, "causation_id": CAUSATION, "version": VERSION}
+"""The headers of the fields of a message for which neither AMQP nor HTTP has a place."""
+VERSION_DIGITS = 10
+"""The most digits that a version has."""
 ATTEMPT, FIRST_FAILED, HANDLERS = f"{OWN}attempt", f"{OWN}first-failed-at", f"{OWN}handlers"
 ACCEPTED, ABSENT, REPLAYED = f"{OWN}accepted-at", f"{OWN}absent", f"{OWN}replayed"
 """Headers about a delivery, which `brokers/reserved.py` reads and writes."""
@@ -24,6 +32,42 @@ MAX_DEPTH = 32
 """Levels of tables and lists inside each other; more could not be handled without reaching Python's limit."""
 INT64 = range(-(2**63), 2**63)
 _FLOAT = Struct(">f")
+
+
+_field_values = attrgetter(*FIELD_HEADERS)
+_FIELD_DEFAULTS = tuple(DEFAULTS[name] for name in FIELD_HEADERS)
+_HEADERS_OF_FIELDS = tuple(FIELD_HEADERS.values())
+
+
+def field_headers(message: Message) -> list[tuple[str, Any]]:
+    """The headers of a message's fields, without those whose field has its default."""
+    values = _field_values(message)
+    if values == _FIELD_DEFAULTS:
+        return []
+    return [
+        (header, value)
+        for header, value, default in zip(_HEADERS_OF_FIELDS, values, _FIELD_DEFAULTS)  # noqa: B905 - as fast as it can
+        if value != default
+    ]
+
+
+def read_fields(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message that these headers hold. A value of another kind is None, which no version may be."""
+    return {
+        name: _version(headers[header]) if header is VERSION else _text_or_none(headers[header])
+        for name, header in FIELD_HEADERS.items()
+        if header in headers
+    }
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _version(value: object) -> int | None:
+    """The version of an event; some clients send numbers as text. None if it cannot be one."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= VERSION_DIGITS else value
+    return number if is_version(number) else None  # type: ignore[return-value]
 
 
 def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:

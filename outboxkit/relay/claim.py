@@ -70,7 +70,7 @@ SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 """The minimum interval at which a relay looks below the floor, and the maximum share of its time for that."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ClaimedBatch:
     """Rows that are locked by this connection's open transaction, or not locked at all if `hold` is off."""
 

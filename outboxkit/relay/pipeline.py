@@ -76,6 +76,7 @@ class Pipeline:
         self._clock = clock
         self._measurements = measurements
         self._next: ClaimedBatch | None = None
+        self._open: list[ClaimedBatch] = []
         self._answered: tuple[ClaimedBatch, Settlement] | None = None
 
     async def __aenter__(self) -> Self:
@@ -134,26 +135,17 @@ class Pipeline:
 
     async def _skip(self, batch: ClaimedBatch) -> Turn:
         """Settle the previous batch, and end this one, which has nothing to publish."""
-        try:
-            await self._settle_answered()
-        except (Exception, asyncio.CancelledError):
-            await batch.give_back()
-            raise
+        await self._settle_answered()
         moved = await self._end(batch)
         blocked = batch.rows or self._claimer.leaves_rows
         return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
 
     async def _advance(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
         """Publish the batch, and meanwhile settle the previous one and claim the next one."""
-        try:
-            settlement, error = await asyncio.gather(
-                self._publish(batch), self._settle_and_claim(batch, as_of, stop), return_exceptions=True
-            )
-        except (Exception, asyncio.CancelledError):
-            await batch.give_back()
-            raise
+        settlement, error = await asyncio.gather(
+            self._publish(batch), self._settle_and_claim(batch, as_of, stop), return_exceptions=True
+        )
         if isinstance(settlement, BaseException):
-            await batch.give_back()
             raise settlement
         self._answered = batch, settlement
         if self._next is None or settlement.unknown:
@@ -174,7 +166,7 @@ class Pipeline:
         if settlement.moves:
             await self._commit(batch, settlement)
         else:
-            await batch.give_back()
+            await self._close(batch)
         return settlement.moves
 
     async def _publish(self, batch: ClaimedBatch) -> Settlement:
@@ -251,6 +243,7 @@ class Pipeline:
         started = time.perf_counter()
         blocked = published.plan.blocked if published else ()
         batch = await self._claimer.claim(as_of, now=self._clock(), own_rows=own_rows, blocked=blocked)
+        self._open.append(batch)
         if batch.rows:
             self._measurements.claimed(time.perf_counter() - started)
         return batch
@@ -262,19 +255,24 @@ class Pipeline:
 
     async def _commit(self, batch: ClaimedBatch, settlement: Settlement) -> None:
         started = time.perf_counter()
+        self._open.remove(batch)
         await self._writer.commit(batch, settlement, now=self._clock())
         self._on_settled(settlement)
         self._measurements.settled(batch.plan.send, settlement, time.perf_counter() - started)
 
     async def _give_back(self) -> None:
-        """Settle the answered batch if possible, and unlock the one that is only claimed."""
-        following, self._next = self._next, None
+        """Settle the answered batch if possible, and unlock the rows of all others."""
+        self._next = None
         try:
             with suppress(DBAPIError):
                 await self._settle_answered()
         finally:
-            if following is not None:
-                await following.give_back()
+            while self._open:
+                await self._close(self._open[-1])
+
+    async def _close(self, batch: ClaimedBatch) -> None:
+        self._open.remove(batch)
+        await batch.give_back()
 
 
 def _checked(receipt: Any) -> Receipt:

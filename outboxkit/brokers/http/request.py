@@ -18,7 +18,7 @@ import httpx
 
 from outboxkit import ids
 from outboxkit.codec.envelopes.cloudevents import attributes_of, utc_text
-from outboxkit.codec.headers import CAUSATION, CORRELATION, CREATED, KEY, OWN, TOPIC, TYPE, VERSION
+from outboxkit.codec.headers import CORRELATION, CREATED, OWN, TOPIC, TYPE, field_headers
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import Message
 
@@ -175,18 +175,11 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
         "idempotency-key": f'"{_escaped(key_of(message))}"',
         TYPE: percent_encoded(message.type),
     }
-    if message.version != 1:
-        headers[VERSION] = str(message.version)
     if message.content_encoding:
         headers["content-encoding"] = _field("content encoding", message.content_encoding)
-    optional = {
-        KEY: message.key,
-        TOPIC: message.topic,
-        CORRELATION: message.correlation_id,
-        CAUSATION: message.causation_id,
-        CREATED: utc_text(message.created_at),
-    }
-    headers |= {name: percent_encoded(value) for name, value in optional.items() if value is not None}
+    more = {TOPIC: message.topic, CORRELATION: message.correlation_id, CREATED: utc_text(message.created_at)}
+    carried = [*field_headers(message), *more.items()]
+    headers |= {name: percent_encoded(str(value)) for name, value in carried if value is not None}
     if source is not None:
         headers |= _cloud_event(message, source)
     return headers | users_headers(message.headers)

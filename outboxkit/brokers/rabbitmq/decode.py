@@ -9,11 +9,11 @@ from typing import Any
 from pamqp import decode
 
 from outboxkit.codec.envelopes.envelope import Envelope, Malformed
-from outboxkit.codec.headers import CAUSATION, KEY, MAX_DEPTH, OWN, TOPIC, VERSION
+from outboxkit.codec.headers import FIELD_HEADERS, MAX_DEPTH, OWN, TOPIC, VERSION, read_fields
 from outboxkit.codec.payloads import CONTENT_TYPE
 from outboxkit.errors import EncodeError
 from outboxkit.errors.failures import printable
-from outboxkit.message import Message, is_version, unchecked
+from outboxkit.message import DEFAULTS, TEXT_FIELDS, Message, unchecked
 
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")
 _MORE_FLAGS = 1
@@ -201,8 +201,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELIVERY_COUNT = "x-delivery-count"
 BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", DELIVERY_COUNT, "x-acquired-count")
 """Prefixes of the headers that RabbitMQ adds: they are about the delivery, not about the message."""
-VERSION_DIGITS = 10
-"""The most digits that a version has."""
 SAFE_LENGTH = 63
 """Characters that fit into the 255 bytes of a short string, whatever they are."""
 NOT_THE_USERS = (OWN, *BROKERS_OWN)
@@ -213,20 +211,25 @@ _NO_HEADERS: dict[str, Any] = {}
 def to_message(properties: Properties, body: bytes, topic: str) -> Message | Malformed:
     """The message of a delivery from any client; `Malformed` if it has no id or no type, which are not guessed."""
     id_, type_, headers = properties.message_id, properties.message_type, properties.headers or _NO_HEADERS
-    version = 1 if VERSION not in headers else _version(headers[VERSION])
-    if properties.unreadable is not None or not id_ or not type_ or version is None:
+    fields = read_fields(headers)
+    if properties.unreadable is not None or not id_ or not type_ or fields.get("version", 1) is None:
         return _malformed(_why_malformed(properties, headers), properties, body, topic)
-    key, causation = _string(headers.get(KEY)), _string(headers.get(CAUSATION))
-    texts = (key, topic, properties.correlation_id, causation, properties.content_encoding or None)
-    users_headers = {name: value for name, value in headers.items() if not name.startswith(NOT_THE_USERS)}
-    content_type = properties.content_type or CONTENT_TYPE
-    start = (id_, type_, body, key, topic, users_headers)
-    fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4], None, version)
+    fields |= {
+        "id": id_,
+        "type": type_,
+        "payload": body,
+        "topic": topic,
+        "headers": {name: value for name, value in headers.items() if not name.startswith(NOT_THE_USERS)},
+        "correlation_id": properties.correlation_id,
+        "created_at": properties.timestamp,
+        "content_type": properties.content_type or CONTENT_TYPE,
+        "content_encoding": properties.content_encoding or None,
+    }
+    texts = [fields[name] for name in TEXT_FIELDS if fields.get(name)]
     try:
-        # Only texts from headers can be invalid or too long. All others are short strings of AMQP.
-        if "\0" not in "".join((id_, type_, content_type, *filter(None, texts))) and _is_short(key, topic, causation):
-            return unchecked(fields)
-        return Message(*fields)
+        if "\0" not in "".join(texts) and max(map(len, texts)) <= SAFE_LENGTH:
+            return unchecked({**DEFAULTS, **fields}.values())
+        return Message(**fields)
     except EncodeError as error:
         return _malformed(str(error), properties, body, topic)
 
@@ -238,7 +241,7 @@ def envelope_of(properties: Properties, body: bytes, topic: str) -> Envelope:
 
 def _malformed(reason: str, properties: Properties, body: bytes, topic: str) -> Malformed:
     """The delivery for a dead letter, with the headers of the broker, and those of outboxkit about the message."""
-    kept = (KEY, CAUSATION, VERSION)
+    kept = FIELD_HEADERS.values()
     envelope = _envelope(properties, body, topic, lambda name: not name.startswith(OWN) or name in kept)
     return Malformed.of(envelope, reason)
 
@@ -291,17 +294,3 @@ def _why_malformed(properties: Properties, headers: dict[str, Any]) -> str:
     if not properties.message_type:
         return "the message has no type"
     return f"its header {VERSION} is {printable(repr(headers[VERSION]), 60)}; a whole number from 1 is accepted"
-
-
-def _is_short(*texts: str | None) -> bool:
-    return all(text is None or len(text) <= SAFE_LENGTH for text in texts)
-
-
-def _version(value: object) -> int | None:
-    """The version of an event; some clients send numbers as text. None if it cannot be one."""
-    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= VERSION_DIGITS else value
-    return number if is_version(number) else None  # type: ignore[return-value]
-
-
-def _string(value: object) -> str | None:
-    return value if isinstance(value, str) else None

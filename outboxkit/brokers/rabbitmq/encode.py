@@ -1,6 +1,6 @@
 """Encoder of messages as AMQP 0-9-1 frames, and of the properties of a delivery's copy (sections 2.3.5, 4.2). Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from struct import Struct, error
 from typing import Any
 
@@ -9,7 +9,7 @@ from pamqp import encode
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, EPOCH, PERSISTENT
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.codec.headers import CAUSATION, EXTRA_ROUTES, KEY, OWN, TOPIC, VERSION
+from outboxkit.codec.headers import EXTRA_ROUTES, FIELD_HEADERS, OWN, TOPIC, field_headers
 from outboxkit.message import NAME_LIMIT, Message
 
 METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE
@@ -27,7 +27,7 @@ _ALWAYS = _CONTENT_TYPE | _DELIVERY_MODE | _ID | _TYPE | _APP
 _FRAME, _PUBLISH = Struct(">BHI"), Struct(">HHH")
 _ENDED_AND_CONTENT, _ENDED_AND_FRAME = Struct(">BBHIHHQH"), Struct(">BBHI")
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">Bd")
-_NOT_THE_USERS = frozenset((KEY, CAUSATION, TOPIC, VERSION))
+_NOT_THE_USERS = frozenset((*FIELD_HEADERS.values(), TOPIC))
 _SIZE = [bytes((number,)) for number in range(NAME_LIMIT + 1)]
 _MODE, _END = bytes((PERSISTENT,)), bytes((END,))
 _Route = tuple[bytes, int, bytes, bytes]
@@ -72,15 +72,10 @@ class Encoder:
             route = (queue, message.topic, message.type, message.content_type, message.content_encoding)
             method, flags, before, after = self._routes.get(route) or self._encode_route(route)
             properties = [before]
-            if (
-                message.headers
-                or message.key is not None
-                or message.causation_id is not None
-                or queue is not None
-                or message.version != 1
-            ):
+            fields = field_headers(message)
+            if fields or message.headers or queue is not None:
                 flags |= _HEADERS
-                self._write_table(message, properties)
+                self._write_table(message, fields, properties)
             properties.append(_MODE)
             if message.correlation_id is not None:
                 flags |= _CORRELATION
@@ -124,7 +119,7 @@ class Encoder:
             pieces += (_ENDED_AND_FRAME.pack(END, BODY, self._channel, len(part)), part)
         pieces.append(_END)
 
-    def _write_table(self, message: Message, properties: list[bytes]) -> None:
+    def _write_table(self, message: Message, own: Iterable[tuple[str, Any]], properties: list[bytes]) -> None:
         """Append the table of headers, the user's before outboxkit's (section 4.2.5.5)."""
         fields: list[bytes] = []
         for name, value in message.headers.items():
@@ -132,12 +127,8 @@ class Encoder:
                 self._write_field(name, value, fields)
         if message.queue is not None:  # its consumer is to see it as it was
             self._write_field(TOPIC, message.routing_key, fields)
-        if message.key is not None:
-            self._write_field(KEY, message.key, fields)
-        if message.causation_id is not None:
-            self._write_field(CAUSATION, message.causation_id, fields)
-        if message.version != 1:
-            self._write_field(VERSION, message.version, fields)
+        for name, value in own:
+            self._write_field(name, value, fields)
         table = b"".join(fields)
         properties += (_LONG.pack(len(table)), table)
 
@@ -195,7 +186,7 @@ _LEFT_OUT = ("expiration", "user_id", "cluster_id")
 The expiration would end the wait in a retry queue early, and the message would be dropped. The broker compares the user
 id with the user of this connection. AMQP 0-9-1 no longer has the cluster id.
 """
-_ESSENTIAL = (KEY, CAUSATION, VERSION)
+_ESSENTIAL = tuple(FIELD_HEADERS.values())
 
 
 def copy_properties(

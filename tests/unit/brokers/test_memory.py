@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit import Message
-from outboxkit.brokers import CONFIRMED, Verdict
+from outboxkit.brokers import CONFIRMED
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber, matches
 from outboxkit.codec.envelopes.envelope import Malformed
 from tests.unit.shop import message
@@ -72,16 +71,6 @@ async def test_a_message_reaches_every_queue_that_is_bound_to_it_once():
         assert len(subscriber.queue.ready) == expected
 
 
-async def test_each_message_of_a_batch_gets_its_answer_in_order():
-    broker = MemoryBroker()
-    broker.queue("billing", ["OrderConfirmed", "orders.*"])
-    receipts = await MemoryPublisher(broker).publish(
-        [message(), message(type="Unknown"), message(type="Unknown", topic="orders.new")]
-    )
-    assert [receipt.verdict for receipt in receipts] == [Verdict.CONFIRMED, Verdict.UNROUTABLE, Verdict.CONFIRMED]
-    assert "no queue is bound to 'Unknown'" in str(receipts[1].reason)
-
-
 async def test_two_subscribers_of_one_queue_share_it():
     broker = MemoryBroker()
     first, second = (MemorySubscriber(broker, "billing", ["OrderConfirmed"]) for _ in range(2))
@@ -97,31 +86,6 @@ async def subscriber() -> MemorySubscriber:
     await made.connect()
     await MemoryPublisher(broker).publish([message(id="a"), message(id="b")])
     return made
-
-
-async def test_an_acked_delivery_is_gone(subscriber: MemorySubscriber):
-    for _ in range(2):
-        delivery = await subscriber.receive(wait=False)
-        assert delivery is not None
-        assert delivery.delivery_headers.attempt == 1
-        await delivery.ack()
-    await subscriber.close()
-    assert await subscriber.receive(wait=False) is None
-
-
-async def test_a_released_delivery_comes_first_and_as_the_same_attempt(subscriber: MemorySubscriber):
-    delivery = await subscriber.receive()
-    await delivery.requeue()
-    again = await subscriber.receive()
-    assert (again.message.id, again.delivery_headers.attempt) == ("a", 1)
-
-
-async def test_what_is_not_acked_comes_back_after_the_subscriber(subscriber: MemorySubscriber):
-    await (await subscriber.receive()).ack()
-    assert (await subscriber.receive()).message.id == "b"
-    await subscriber.close()
-    assert not subscriber.unacked
-    assert (await subscriber.receive()).message.id == "b"
 
 
 async def test_a_retried_delivery_waits_and_then_is_the_next_attempt(subscriber: MemorySubscriber):
@@ -167,25 +131,6 @@ async def test_something_that_is_no_message_travels_too():
     assert (await subscriber.receive()).message == Malformed(b"?", reason="no id")
 
 
-async def test_what_is_behind_a_failed_message_of_its_key_is_held():
-    broker = MemoryBroker()
-    queue = broker.queue("billing", ["OrderConfirmed"])
-    batch = [
-        message(id="a", key="one"),
-        message(id="b", key="one", topic="lost"),
-        message(id="c", key="one"),
-        message(id="d", key="two"),
-        message(id="e", topic="lost"),
-        message(id="f"),
-    ]
-    receipts = await MemoryPublisher(broker).publish(batch)
-    assert [receipt.verdict for receipt in receipts] == [
-        "confirmed", "unroutable", "not sent", "confirmed", "unroutable", "confirmed"
-    ]  # fmt: skip
-    assert [kept.message.id for kept in queue.ready if isinstance(kept.message, Message)] == ["a", "d", "f"]
-    assert [receipt.verdict for receipt in await MemoryPublisher(broker).publish(batch[2:3])] == ["confirmed"]
-
-
 async def test_delivery_headers_are_read_off_what_is_published(subscriber: MemorySubscriber):
     broker = MemoryBroker()
     queue = broker.queue("billing", ["#"])
@@ -193,39 +138,3 @@ async def test_delivery_headers_are_read_off_what_is_published(subscriber: Memor
     await MemoryPublisher(broker).publish([message(headers=headers)])
     assert dict(queue.ready[0].message.headers) == {"a": 1}
     assert queue.ready[0].delivery_headers.handlers == ("One",)
-
-
-async def test_an_addressed_message_goes_to_its_queue_alone():
-    broker = MemoryBroker()
-    others, billing = broker.queue("others", ["#"]), broker.queue("billing", [])
-    receipts = await MemoryPublisher(broker).publish([message(queue="billing"), message(queue="gone")])
-    assert [receipt.verdict for receipt in receipts] == [Verdict.CONFIRMED, Verdict.UNROUTABLE]
-    assert receipts[1].reason == "there is no queue 'gone'"
-    assert (len(others.ready), len(billing.ready)) == (0, 1)
-
-
-async def test_several_that_are_not_acked_come_back_in_their_order(subscriber: MemorySubscriber):
-    for _ in range(2):
-        await subscriber.receive()
-    await subscriber.close()
-    assert [(await subscriber.receive()).message.id for _ in range(2)] == ["a", "b"]
-
-
-async def test_a_stopped_subscriber_receives_no_more_until_it_connects_again(subscriber: MemorySubscriber):
-    taken = await subscriber.receive()
-    await subscriber.stop_receiving()
-    assert await subscriber.receive(wait=False) is None
-    await taken.ack()
-    await subscriber.close()
-    await subscriber.connect()
-    assert (await subscriber.receive()).message.id == "b"
-
-
-async def test_a_renewed_delivery_is_behind_the_others_as_if_it_had_never_come(subscriber: MemorySubscriber):
-    for _ in range(2):
-        await (await subscriber.receive()).requeue()
-    first = await subscriber.receive()
-    assert (first.message.id, first.redeliveries, first.dropped) == ("a", 2, False)
-    await first.requeue_fresh()
-    found = [await subscriber.receive(wait=False) for _ in range(3)]
-    assert [each and (each.message.id, each.redeliveries) for each in found] == [("b", 0), ("a", 0), None]
