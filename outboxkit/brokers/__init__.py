@@ -100,11 +100,11 @@ SYSTEMS = {"amqp": "rabbitmq", "amqps": "rabbitmq", "https": "http"}
 
 
 class Broker(Protocol):
-    """A publisher or a subscriber, as far as it tells of itself. A class that inherits has the defaults.
+    """The description of a publisher or a subscriber. A class that inherits has the defaults.
 
     Attributes:
         exchange: the exchange that it uses; None: there is none.
-        peer: what is away, in the log, if it cannot be reached: a `broker`, or a `destination`.
+        peer: its name in the log if it cannot be reached: `broker` or `destination`.
     """
 
     exchange: str | None = None
@@ -243,7 +243,7 @@ class Subscriber(Broker, Protocol):
         """
 
     async def receive(self, *, wait: bool = True) -> Delivery | None:
-        """The next delivery; it starts receiving if nobody has. With `wait=False` it is None if the queue is empty.
+        """The next delivery; starts receiving if need be. With `wait=False` it is None if the queue is empty.
 
         Raises:
             BrokerUnavailable: the connection was lost. The broker redelivers the unacked messages.

@@ -32,7 +32,7 @@ def message_in(delivery: Delivery, readers: Sequence[Reader], *, limit: int = IN
 
 
 def _as_small_as_it_came(message: Message, envelope: Envelope) -> Message:
-    """The message. A large payload that was inflated is compressed again: it may wait for its handler for long."""
+    """The message. A large payload that was inflated is compressed again: it may wait long for its handler."""
     payload = message.payload
     if len(payload) <= max(LARGE, 2 * len(envelope.body)):
         return message

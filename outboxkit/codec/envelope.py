@@ -60,7 +60,7 @@ def from_row(values: Sequence[Any]) -> Message:
 def from_claimed(values: list[Any]) -> tuple[Message, str | None]:
     """The message in the values of `COLUMNS`, and the reason if it cannot be published as it is.
 
-    For the relay, which reads thousands of rows a second: nothing is looked at that was checked when it was written.
+    For the relay, which reads thousands of rows a second: it repeats no check that was made when the row was written.
     The list is used up.
     """
     unreadable = None

@@ -27,7 +27,7 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 
 
 class ExactNumber(float):
-    """A float of a JSON document without a class: its text, which may have more digits, is what is written again."""
+    """A float of a JSON document without a class. It is written again as its text, which may have more digits."""
 
     __slots__ = ("text",)
 
@@ -127,7 +127,7 @@ def plain_size(payload: bytes, encoding: str | None, *, limit: int, count: Calla
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """A block in which Python collects no garbage. Each new list of a document makes it look at all that are there."""
+    """A block without garbage collection, which would visit all lists of a document again and again."""
     collects = gc.isenabled()
     gc.disable()
     try:

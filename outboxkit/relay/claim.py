@@ -26,7 +26,7 @@ class Floor:
 
     A position that was allocated early may become visible late, when its transaction commits. So a mark is set at the
     highest position seen, together with the transactions that were writing at that moment. Once all of them have ended,
-    nothing new can appear below the mark. The next look then raises the floor to the mark, or to just below the oldest
+    nothing new can appear below the mark. The next `look` then raises the floor to the mark, or to just below the oldest
     ready row.
     """
 
@@ -46,7 +46,7 @@ class Floor:
         self._highest = max(self._highest, max(positions, default=0))
 
     def look(self, writers: Iterable[str], oldest_ready: int | None) -> None:
-        """Take a look at the table: the writers, read first, and then the oldest ready row above the floor."""
+        """Raise the floor, by the writing transactions and the oldest ready row above the floor, read after them."""
         if self._cleared is not None:
             free = self._cleared if oldest_ready is None else min(self._cleared, oldest_ready - 1)
             self.value = max(self.value, free)
@@ -57,7 +57,7 @@ class Floor:
 
 
 LOOK_SECONDS = 0.1
-"""The interval at which a busy relay looks for due rows, and for writers that keep the floor down."""
+"""The interval at which a busy relay queries due rows, and the writers that keep the floor down."""
 FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
 """A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size."""
 FEW_ROWS = 16
@@ -67,7 +67,7 @@ PROBE_ROWS = 20
 CLAIMS_IN_SHARE = 3
 """The number of claims for which a relay keeps to its share of the keys after a full one. Then it may take any row."""
 SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
-"""The minimum interval at which a relay looks below the floor, and the maximum share of its time for that."""
+"""The minimum interval of claims from position 0, below the floor, and the maximum share of its time for them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +78,7 @@ class ClaimedBatch:
     rows: list[ClaimedRow] = field(default_factory=list)
     plan: BatchPlan = field(default_factory=BatchPlan)
     is_last: bool = False
-    """Whether it has so few rows that no more are ready: the next ones are announced, or found by the next look."""
+    """Whether it has so few rows that no more are ready: the next ones are announced, or found by the next query."""
 
     async def give_back(self) -> None:
         """End the transaction without a change: every row stays as it was."""
@@ -154,7 +154,7 @@ class Claimer:
         return self.shares.count > 1 or bool(self._left_out)
 
     def sweep(self) -> None:
-        """Have the next claim look below the floor."""
+        """Have the next claim begin at position 0, below the floor."""
         self._next_sweep = float("-inf")
 
     def reset(self) -> None:
@@ -221,9 +221,9 @@ class Claimer:
         self._limit = min(self._limit, PROBE_ROWS)
 
     async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int]:
-        """Due rows and ready rows in position order, and the floor above which ready ones were looked for.
+        """Due rows and ready rows in position order, and the floor above which ready ones were searched.
 
-        At least half of a batch is for ready rows, if there are any. Due rows are looked for every `LOOK_SECONDS`, in a
+        At least half of a batch is for ready rows, if there are any. Due rows are queried every `LOOK_SECONDS`, in a
         claim without ready rows, and as long as there are some.
         """
         is_sweep = self._monotonic() >= self._next_sweep

@@ -33,19 +33,19 @@ from outboxkit.statements import notifier as statements
 NAME = RELAY_LISTENER
 """The `application_name` of the connection on which a relay listens."""
 FALLBACK_POLL = timedelta(seconds=1.2)
-"""The time between looks of an idle relay to which no notification comes."""
+"""The interval of the fallback poll: an idle relay that gets no notification queries the outbox so often."""
 TURN_SECONDS = 15.0
-"""The longest wait: the caller's own look sees more, what is below the floor for one."""
+"""The longest wait. The claim that follows it may also find rows below the floor."""
 LASTS_SECONDS, RENEW_SECONDS = 15.0, 5.0
-"""The time for which inserts notify after a listener was killed, and after which a living one registers again."""
+"""A listener's row expires after 15 s, so inserts notify that long for a killed relay. It is renewed every 5 s."""
 TEST_SECONDS, RETEST_SECONDS = 1.0, 60.0
-"""The time in which a notification must arrive in the test, and after which to test again if it did not."""
+"""The test of notifications waits 1 s for its own one. If none arrives, the test is repeated after 60 s."""
 QUIET_SECONDS, BURST_TURNS, LONG_SECONDS, LONG_TURNS = 0.002, 20, 0.1, 3
-"""Without such a wait between them that many turns are a burst, and if they take long, fewer are."""
+"""A burst is 20 turns without a wait of 2 ms between them, or 3 turns if they span over 100 ms."""
 LOOK_SECONDS = 0.1
-"""After the last ready rows, a registered relay looks at most so often: what is inserted now wakes it."""
+"""The shortest interval between two queries of a registered relay that has caught up: an insert wakes it."""
 BURST_SECONDS, BURST_PAUSES = 2.0, (0.005, 0.02)
-"""The time that a burst lasts after it was last seen, and the shortest and longest pause in it."""
+"""A burst ends 2 s after its last turn. In it an idle relay waits 5 ms, then longer, up to 20 ms."""
 
 
 class Listener:
@@ -70,7 +70,7 @@ class Listener:
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
-        """Have a connection that can listen; `is_notified` tells whether notifications arrive there.
+        """Open the connection that listens, and test whether notifications arrive there: `is_notified`.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is away, or refused.
@@ -86,7 +86,7 @@ class Listener:
             await self._test()
 
     async def register(self) -> None:
-        """Listen, and have inserts notify from now on, unless that has just been renewed."""
+        """Listen, and register as a listener, for which inserts notify; at most once in `RENEW_SECONDS`."""
         if self.is_registered and self._monotonic() - self._registered_at < RENEW_SECONDS:
             return
         if not self.is_registered:
@@ -95,7 +95,7 @@ class Listener:
         self.is_registered, self._registered_at = True, self._monotonic()
 
     async def withdraw(self) -> None:
-        """Have inserts notify for this relay no more, and listen no more."""
+        """Remove the listener's row, so that inserts do not notify for this relay, and stop listening."""
         if self.is_registered:
             self.is_registered = False
             await self._execute(statements.remove_listener(), name=self._name)
@@ -175,7 +175,7 @@ class Listener:
             raise RuntimeError("not connected: connect() comes first")
         try:
             yield self._connection
-        except (Exception, asyncio.CancelledError):  # nobody knows what the connection is in the midst of
+        except (Exception, asyncio.CancelledError):  # the state of the connection is unknown
             await self._disconnect()
             raise
 
@@ -187,7 +187,7 @@ class Listener:
         connection, self._connection = self._connection, None
         self.is_registered = False
         if connection is not None:
-            await connection.invalidate()  # it listens: nobody else may get it from the pool
+            await connection.invalidate()  # it listens, so it must not go back to the pool
             await connection.close()
 
 
@@ -240,8 +240,8 @@ class Notifier:
 
         Args:
             stop: ends the wait.
-            floor: a position below which no ready row is looked for.
-            caught_up: the turn has published the last ready rows; what came since has notified a registered relay.
+            floor: the position above which ready rows are searched.
+            caught_up: the turn has published the last ready rows. Later inserts have notified a registered relay.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is away, or refused.
@@ -256,7 +256,7 @@ class Notifier:
             await self._listen(self._listener, stop, floor, caught_up=caught_up and self._listener.is_registered)
 
     async def busy(self) -> None:
-        """Note that a turn found something. To be called after each; it costs a statement when a burst begins."""
+        """Count a turn that found rows; called after each of them. A statement runs if a burst begins."""
         self._looked_in_vain = False
         self._burst_pause = BURST_PAUSES[0]
         if (now := self._monotonic()) < self._burst_ends:
@@ -281,7 +281,7 @@ class Notifier:
                 position, self._due_at = await listener.look(floor)
                 self._looked_at, left = self._monotonic(), self._seconds_left()
             if (position is not None or left <= 0) and not self._looked_in_vain:
-                self._looked_in_vain = True  # what another relay holds is seen, too: the next look waits
+                self._looked_in_vain = True  # the row may be another relay's: the next wait ends with a poll only
                 await self._turned()
                 return
             waits_since = self._monotonic()
@@ -295,11 +295,11 @@ class Notifier:
             self._busy_turns = 0
 
     def _seconds_left(self) -> float:
-        """The seconds until the next delayed message is due, as far as the last look saw."""
+        """Seconds until the next delayed message is due, by the last query; infinite if there is none."""
         return (self._due_at - self._clock()).total_seconds() if self._due_at is not None else float("inf")
 
     async def _turned(self) -> None:
-        """Count a turn that no wait came before; many are a burst, in which no insert is to notify."""
+        """Count a turn without a wait before it. Enough of them begin a burst, in which inserts do not notify."""
         now = self._monotonic()
         if self._busy_turns == 0:
             self._busy_since = now

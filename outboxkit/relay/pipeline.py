@@ -88,7 +88,7 @@ class Pipeline:
         await self._give_back()
 
     def sweep(self) -> None:
-        """Have the next claim look below the floor."""
+        """Have the next claim begin at position 0, below the floor."""
         self._claimer.sweep()
 
     async def rest(self) -> None:

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Callable, Iterable
 
 STILL_SECONDS = 2.0
-"""The time after which a relay without a new transaction loses its share, and a first row that stays bounds nothing."""
+"""A relay without a new transaction for 2 s loses its share. A first ready row that stays so long bounds no share."""
 STILL_LOOKS = 4
-"""The minimum number of looks within that time: with a slow broker a batch takes longer."""
+"""The minimum number of claims within that time: with a slow broker a batch takes longer."""
 WINDOW = 100_000
-"""The number of positions from the first ready row on, in which a relay looks for its share. It takes 25 ms at most."""
+"""The number of positions from the first ready row on, in which a relay claims its share. It takes 25 ms at most."""
 LAST_POSITION = 2**63 - 1
 
 
@@ -25,7 +25,7 @@ class Shares:
         number: this relay's own number, drawn at random.
         count: the number of relays.
         rank: the place of this one by its number, from 0 on. Its keys are those whose hash modulo `count` is this.
-        has_others: whether another relay, one that has not frozen, took part at the last look.
+        has_others: whether another relay, one that has not frozen, took part at the last claim.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -72,11 +72,11 @@ class Shares:
 
     @property
     def stand_still(self) -> bool:
-        """Whether the first ready row has been the same for long: a relay froze, or it is in nobody's share."""
+        """Whether the first ready row has been the same for 2 s: a relay froze, or the row is in no relay's share."""
         is_old = self._monotonic() - self._first_at > STILL_SECONDS
         return self._first is not None and is_old and self._first_looks >= STILL_LOOKS
 
     @property
     def last_position(self) -> int:
-        """The last position at which this relay looks for its share."""
+        """The last position at which this relay claims its share."""
         return LAST_POSITION if self._first is None or self.stand_still else self._first + WINDOW

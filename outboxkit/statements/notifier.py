@@ -1,4 +1,4 @@
-"""Statements of an idle relay: the rows of listeners, for which inserts notify, and a look at what is to be done."""
+"""Statements of an idle relay: the rows of listeners, for which inserts notify, and the query for its next work."""
 
 from typing import Any
 
@@ -38,12 +38,12 @@ def channel() -> Select[str, bool]:
 
 
 def listen(channel: str) -> TextClause:
-    """Have this connection told what is notified. PostgreSQL only. Locks: none on tables."""
+    """LISTEN: have this connection get notifications. PostgreSQL only. Locks: none on tables."""
     return text(f'LISTEN "{channel}"')
 
 
 def stop_listening() -> TextClause:
-    """Have this connection told nothing any more. PostgreSQL only. Locks: none on tables."""
+    """UNLISTEN: have this connection get no more notifications. PostgreSQL only. Locks: none on tables."""
     return text("UNLISTEN *")
 
 

@@ -283,7 +283,7 @@ class DeliveryChannel:
             raise self._lost_error()
         try:
             self._writer.write(frames)
-        except RuntimeError as error:  # the end of the stream was written already, and nobody has been told yet
+        except RuntimeError as error:  # the end of the stream was written already, and its callbacks have not run yet
             self.lose(f"the connection was closed: {error}")
             raise self._lost_error() from error
 

@@ -29,7 +29,7 @@ EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 """A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
 
 STALL_SECONDS = 30.0
-"""After so long without a delivery a subscriber looks whether messages wait."""
+"""After so long without a delivery a subscriber asks the broker whether messages wait."""
 STREAM_OFFSET = "x-stream-offset"
 KINDS = "Quorum and classic queues are accepted; bind one of them to the same exchange"
 
@@ -169,10 +169,10 @@ class RabbitSubscriber(Subscriber):
         return connection.naming_rights(line, "" if exchange is None else instead)
 
     def keys_left(self, move: int) -> tuple[str, ...] | None:
-        """The keys of messages of before this change of the number of shards that are not settled; none: it is empty.
+        """The keys of unsettled messages from before this change of the number of shards; empty if none is left.
 
-        None if that is not known: the marker behind them has not come, or one of them has no key. Other consumers hold
-        none: the broker gives the marker to the one consumer that has got all of what is in front of it.
+        None if they are not known: the marker behind them has not come, or one of them has no key. Other consumers hold
+        none: the broker gives the marker to the consumer that has got all messages in front of it.
         """
         marker, channel = self._markers.get(move), self._channel
         if marker is None or channel is None:
@@ -304,7 +304,7 @@ class RabbitSubscriber(Subscriber):
         """The next delivery; waits for one.
 
         RabbitMQ may forget the consumers of a queue that is deleted and made again at once. So the channel is given up
-        if messages wait for two looks in a row, and none is delivered.
+        if messages wait at two checks in a row, and none is delivered.
         """
         if channel.has_next:
             return await channel.next()

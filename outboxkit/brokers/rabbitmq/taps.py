@@ -310,7 +310,7 @@ class TappedTransports(TransportFactory):
     a connection opens it reads the broker's reason for closing it, which the library does not tell.
 
     Attributes:
-        is_opening: whether that reason is still looked for.
+        is_opening: whether that reason is still searched.
         is_connected: whether the network has made the connection.
         close_code, close_reason: those of the broker; 0 and empty if it has not closed the connection.
     """

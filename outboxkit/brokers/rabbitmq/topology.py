@@ -132,7 +132,7 @@ class Queues:
         return CopyRoute(delay_name(delay), self.home or self.name)
 
     async def prepare(self, opened: aio_pika.abc.AbstractConnection, timeout: float) -> tuple[str, ...]:
-        """Declare and bind the queues, or look whether they are there. Returns the names of those to consume.
+        """Declare and bind the queues, or check that they are there. Returns the names of those to consume.
 
         Each answer of the broker has `timeout` seconds. Without an exchange, only missing retry queues of this queue
         alone are declared.

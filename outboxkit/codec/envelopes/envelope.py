@@ -1,6 +1,6 @@
 """A delivery as its publisher sent it, `Envelope`, and as `Malformed` if it is not a message. Pure.
 
-The bounds of what is taken from a stranger's are here, too.
+The bounds of foreign envelopes are here, too.
 """
 
 from collections.abc import Callable, Mapping
