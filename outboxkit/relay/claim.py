@@ -26,7 +26,7 @@ class Floor:
 
     A position that was allocated early may become visible late, when its transaction commits. So a mark is set at the
     highest position seen, together with the transactions that were writing at that moment. Once all of them have ended,
-    nothing new can appear below the mark. The next `look` then raises the floor to the mark, or to just below the oldest
+    nothing new can appear below the mark. The next `look` then raises the floor to the mark, or to below the oldest
     ready row.
     """
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from outboxkit import BrokerUnavailable, Message, tables
+from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Verdict
 from outboxkit.relay.pipeline import Turn
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
-from tests.unit.shop import NOW, rows
+from tests.unit.shop import NOW
 
 
 def told(verdict: Verdict, *ids: str):
@@ -118,56 +118,12 @@ async def test_a_rejected_message_parks_its_key_in_the_end(bench: Bench):
     assert bench.arrived() == ["b1"]
 
 
-async def test_a_key_goes_on_behind_a_dead_message_where_that_is_wanted(bench: Bench):
-    bench.policy = replace(bench.policy, dead_key="continue")
-    bench.add("a1", "a2", key="a")
-    bench.publisher.answer = told(Verdict.REJECTED, "a1")
-    await until_dead(bench)
-    await turn(bench)
-    assert [(row["message_id"], row["parked"]) for row in bench.dead()] == [("a1", False)]
-    assert (bench.arrived(), bench.left()) == (["a2"], [])
-
-
-async def test_a_key_goes_on_behind_what_nobody_listened_to(bench: Bench):
-    bench.add("a1", key="a", type="Unknown")
-    bench.add("a2", key="a")
-    await until_dead(bench)
-    await turn(bench)
-    assert [(row["message_id"], row["reason"], row["attempts"], row["parked"]) for row in bench.dead()] == [
-        ("a1", "unroutable", 4, False)
-    ]
-    assert (bench.arrived(), bench.left()) == (["a2"], [])
-
-
-@pytest.mark.parametrize("by", ["policy", "row"])
-async def test_what_nobody_wants_may_be_forgotten_at_once(bench: Bench, by: str):
-    if by == "policy":
-        bench.policy = replace(bench.policy, unroutable="discard")
-    bench.add("a1", key="a", type="Unknown", columns={"discard_unroutable": by == "row"})
-    bench.add("a2", key="a")
-    while await turn(bench) is not Turn.NOTHING:
-        pass
-    assert (bench.arrived(), bench.left(), bench.dead()) == (["a2"], [], [])
-    assert [settlement.discarded for settlement in bench.settled if settlement.discarded] == [[1]]
-
-
 async def test_a_rejected_message_is_never_forgotten(bench: Bench):
     bench.policy = replace(bench.policy, unroutable="discard")
     bench.add("a", columns={"discard_unroutable": True})
     bench.publisher.answer = told(Verdict.REJECTED, "a")
     await turn(bench)
     assert bench.left() == ["a"]
-
-
-async def test_what_is_too_late_is_dead_and_its_key_goes_on(bench: Bench):
-    bench.add("late", key="k", columns={"expires_at": NOW, "attempts": 2})
-    bench.add("next", key="k", columns={"expires_at": NOW + SECOND})
-    await turn(bench)
-    assert bench.publisher.batches == [["next"]]
-    assert [(row["message_id"], row["reason"], row["attempts"], row["parked"]) for row in bench.dead()] == [
-        ("late", "expired", 2, False)
-    ]
-    assert bench.left() == []
 
 
 async def test_a_batch_of_nothing_but_what_is_too_late_is_settled(bench: Bench):
@@ -183,15 +139,6 @@ async def test_a_message_that_waits_for_its_retry_can_be_too_late_then(bench: Be
     await turn(bench)
     assert [(row["reason"], row["attempts"]) for row in bench.dead()] == [("expired", 1)]
     assert len(bench.publisher.batches) == 1
-
-
-async def test_published_messages_are_kept_where_that_is_wanted(bench: Bench):
-    bench.keep_published = True
-    bench.add("a", "b", key="k")
-    bench.add("bad", type="Unknown")
-    await turn(bench)
-    assert [row["message_id"] for row in rows(bench.url, tables.published)] == ["a", "b"]
-    assert bench.left() == ["bad"]
 
 
 async def test_an_error_of_the_publisher_takes_everything_back(bench: Bench):
