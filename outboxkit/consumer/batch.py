@@ -13,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
+from outboxkit.consumer.transactions import is_cancelled
 from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
 from outboxkit.inbox.failure import Decision
@@ -132,7 +133,7 @@ class BatchRunner:
             in_thread = self.runner.routing.in_thread(arrivals[0])
             outcomes = await self._traced(work, arrivals, stop, in_thread=in_thread)
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and self.runner.cancellations.requested():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             # Whatever a handler raises: the failed entry fails again alone.
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))

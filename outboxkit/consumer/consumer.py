@@ -26,7 +26,7 @@ from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.transactions import Cancellations, Transactions
+from outboxkit.consumer.transactions import Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome, Wiring
@@ -153,7 +153,6 @@ class Consumer:
             handlers, policy=policy, ordered=ordered, on_message=self._days.saw, readers=readers
         )
         self._reports = reports = Reports(queue=name)
-        cancellations = Cancellations()
         self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
         self._uses_threads = any(handler.in_thread for handler in handlers)
         transactions = Transactions(engine, outage, self._threads)
@@ -162,7 +161,6 @@ class Consumer:
         self._runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
-            cancellations=cancellations,
             records=Records(engine=engine, queue=queue, outage=outage, **shared),
             policy=policy,
             now=database_clock.now,

@@ -12,7 +12,7 @@ from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.memory import ROOM, SMALL, PayloadMemory
-from outboxkit.consumer.transactions import Cancellations
+from outboxkit.consumer.transactions import is_cancelled
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.errors.failures import first_line
 from outboxkit.message import Message
@@ -54,15 +54,14 @@ class Dispatcher:
     ) -> None:
         self._subscriber = subscriber
         self._on_loss = on_loss
-        self._routing, self._cancellations = runner.routing, runner.cancellations
-        self._runner, self._batches = runner, BatchRunner(runner)
+        self._routing, self._runner, self._batches = runner.routing, runner, BatchRunner(runner)
         self._concurrency = concurrency
         self._batch = batch
         self._memory = memory
         self._drain = drain
         self._queues = KeyQueues()
         self._news = asyncio.Event()
-        self._running = _Running(runner.cancellations, self._news.set, runner.measurements)
+        self._running = _Running(self._news.set, runner.measurements)
         self._stuck: set[Arrival] = set()
         self._isolated = self._in_batch = False
         self._batch_due = 0.0
@@ -141,7 +140,7 @@ class Dispatcher:
         except OutboxkitError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            if self._cancellations.requested() or (self._drain and not isinstance(error, asyncio.CancelledError)):
+            if is_cancelled() or (self._drain and not isinstance(error, asyncio.CancelledError)):
                 raise
             raise BrokerUnavailable(f"deliveries cannot be received: {first_line(error)}") from error
 
@@ -231,7 +230,7 @@ class Dispatcher:
         """Stop receiving, wait for the deliveries that have started, requeue the rest."""
         if pump.done() and (error := pump.exception()) is not None:
             self._running.errors.append(error)
-        self._cancellations.cancel(pump)
+        pump.cancel()
         arrivals = self._running.arrivals()
         if arrivals and not self._running.errors:
             end = "pausing when {}" if is_pause else "stopping when {}; a second signal stops at once"
@@ -274,7 +273,6 @@ class _Running:
     """The tasks that are running, their deliveries, and the errors of those that have ended.
 
     Args:
-        cancellations: tells a task that the consumer has cancelled from every other one.
         on_end: called when a task has ended.
         measurements: records deliveries that are handled.
 
@@ -283,10 +281,8 @@ class _Running:
         errors: the errors of tasks that have ended.
     """
 
-    def __init__(
-        self, cancellations: Cancellations, on_end: Callable[[], None], measurements: ConsumerMeasurements
-    ) -> None:
-        self._cancellations, self._on_end, self._measurements = cancellations, on_end, measurements
+    def __init__(self, on_end: Callable[[], None], measurements: ConsumerMeasurements) -> None:
+        self._on_end, self._measurements = on_end, measurements
         self._tasks: dict[asyncio.Task[None], Sequence[Arrival]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._is_ending = False
@@ -344,7 +340,7 @@ class _Running:
             timer.cancel()
         tasks = dict(self._tasks)
         for task in (*others, *tasks):
-            self._cancellations.cancel(task)
+            task.cancel()
         await asyncio.gather(*others, *tasks, return_exceptions=True)
         return [arrivals for task, arrivals in tasks.items() if task.cancelled() and arrivals]
 

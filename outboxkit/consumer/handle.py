@@ -21,7 +21,7 @@ from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.transactions import UNUSABLE, Cancellations, Transactions
+from outboxkit.consumer.transactions import UNUSABLE, Transactions, is_cancelled
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
@@ -44,7 +44,6 @@ class HandlerRunner:
     Attributes:
         routing: decides which handlers run.
         transactions: runs the handlers.
-        cancellations: tells a task that the consumer has cancelled from every other one.
         records: counts starts and failures, and writes dead letters.
         reports: hears of failures.
         policy: when a message is given up.
@@ -56,7 +55,6 @@ class HandlerRunner:
 
     routing: Routing
     transactions: Transactions
-    cancellations: Cancellations
     records: Records
     reports: Reports
     policy: ConsumerPolicy
@@ -89,7 +87,7 @@ class HandlerRunner:
     def is_expected(self, error: BaseException) -> bool:
         """Whether the error ends the flow for a reason. A cancellation that the consumer did not ask for does not."""
         ends = isinstance(error, (BrokerUnavailable, *UNUSABLE))
-        return ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT) is not None
+        return ends or is_cancelled() or what_is_away(error, passing=TRANSIENT) is not None
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
@@ -123,7 +121,7 @@ class HandlerRunner:
             await self._run_all(arrival, handlers, record, attempt, stop)
         except asyncio.CancelledError:
             # A stop did not wait for it: it comes again, and has not ended the process. Without a stop it may have.
-            if record.starts and stop.is_set() and self.cancellations.requested():
+            if record.starts and stop.is_set() and is_cancelled():
                 await self.records.call_off(_id(arrival), record, stop)
             raise
 
@@ -156,7 +154,7 @@ class HandlerRunner:
                 except UNUSABLE:
                     raise
                 except (Exception, asyncio.CancelledError) as error:
-                    if isinstance(error, asyncio.CancelledError) and self.cancellations.requested():
+                    if isinstance(error, asyncio.CancelledError) and is_cancelled():
                         raise
                     failed[handler.name] = decision = decide(error, handler, attempt=attempt, max_attempts=limit)
                     span.fails(error, decision.outcome)

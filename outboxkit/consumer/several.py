@@ -15,9 +15,6 @@ from outboxkit.runtime.health import Health
 
 T = TypeVar("T")
 
-CANCEL_AGAIN_SECONDS = 5.0
-"""The time after which a cancelled consumer is cancelled again: `asyncio.wait_for` may swallow a cancellation."""
-
 
 class Consumers:
     """The consumers of several queues in one process, used as a `Consumer` is.
@@ -124,11 +121,7 @@ class Consumers:
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[T]]) -> None:
-    """Cancel these tasks until they have ended, whatever swallows a cancellation."""
-    while pending := [task for task in tasks if not task.done()]:
-        for task in pending:
-            task.cancel()
-        try:
-            await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
-        except asyncio.CancelledError:
-            continue
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
-from weakref import WeakSet
+from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -54,20 +53,10 @@ async def blame_database(engine: AsyncEngine, cause: BaseException | None) -> No
         raise UnusableSessions(str(error)) from cause
 
 
-class Cancellations:
-    """The tasks that the consumer itself has cancelled. Any other CancelledError is a failure of what raised it."""
-
-    def __init__(self) -> None:
-        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
-
-    def cancel(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a task because the consumer ends."""
-        self._tasks.add(task)
-        task.cancel()
-
-    def requested(self) -> bool:
-        """Whether the consumer has cancelled the current task."""
-        return asyncio.current_task() in self._tasks
+def is_cancelled() -> bool:
+    """Whether the current task is cancelled: the consumer ends. Handlers have tasks of their own, and fail there."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Transactions:
@@ -91,7 +80,7 @@ class Transactions:
         Raises:
             Exception: the work's own error, if another try would not help.
             UnusableTables, UnusableSessions: the same, if outboxkit's tables or a pooler are to blame.
-            asyncio.CancelledError: the work's own, or that of the consumer, which `Cancellations` tells.
+            asyncio.CancelledError: the work's own, or that of the consumer, which `is_cancelled` tells.
         """
         lost = collided = 0
         while True:

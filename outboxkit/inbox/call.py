@@ -187,11 +187,13 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
 def invoke(handler: Handler, session: Session, event: object, message: Message, attempt: int) -> None:
     """Call the handler, inside its middleware and with the values of its parameters.
 
+    In an event loop they run in a task of their own: a cancellation that comes after its end reaches nothing of ours.
+
     Raises:
         ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable, or nothing
             gives one of its parameters.
     """
-    proxy = async_session(session) if handler.is_async else None
+    proxy = async_session(session)
     if handler.is_async and proxy is None:
         raise ConfigurationError(
             f"handler {handler.name!r} is async and needs an AsyncSession: "
@@ -199,29 +201,28 @@ def invoke(handler: Handler, session: Session, event: object, message: Message, 
         )
     if handler.parameters:
         _check_values(handler)
-    if not handler.middleware:
-        _run(handler, session if proxy is None else proxy, event, message)
-        return
-    context = Context(session, event, message, handler.name, attempt, handler.resources)
-    with entered(handler.middleware, context, proxy):
-        _run(handler, session if proxy is None else proxy, event, message)
+    given = proxy if handler.is_async else session
+
+    def run() -> None:
+        if not handler.middleware:
+            _run(handler, given, event, message)
+            return
+        context = Context(session, event, message, handler.name, attempt, handler.resources)
+        with entered(handler.middleware, context, proxy):
+            _run(handler, given, event, message)
+
+    if proxy is None or (handler.is_async and not handler.middleware):
+        run()  # `_run` makes the task
+    else:
+        await_(asyncio.create_task(greenlet_spawn(run)))
 
 
-def _run(handler: Handler, session: Session | AsyncSession, event: object, message: Message) -> None:
-    """Call it in a task of its own: a cancellation of that task, when it has ended, reaches nothing of ours.
-
-    A handler in a thread runs in no task.
-    """
-    arguments = (session, event, message) if handler.takes_message else (session, event)
-    result: Any
+def _run(handler: Handler, session: Session | AsyncSession | None, event: object, message: Message) -> None:
+    extra = (message,) if handler.takes_message else ()
+    result = handler.function(session, event, *extra, **handler.values)
     if handler.is_async:
-        result = handler.function(*arguments, **handler.values)
         _refuse_generator(handler, result)
         result = await_(asyncio.ensure_future(result))
-    elif isinstance(session, Session) and async_session(session) is not None:
-        result = await_(asyncio.create_task(greenlet_spawn(handler.function, *arguments, **handler.values)))
-    else:
-        result = handler.function(*arguments, **handler.values)
     if result is None:
         return
     _refuse_generator(handler, result)
