@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import outboxkit
-from outboxkit.cli.listing import Commands
+from outboxkit.cli.commands import Commands
 from outboxkit.database import silence
 from outboxkit.errors import ConfigurationError, OutboxkitError
 

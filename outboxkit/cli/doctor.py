@@ -8,17 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
 
-import msgspec
 import typer
 
-from outboxkit.cli.options import BROKER, DATABASE, AsJson, with_settings
-from outboxkit.cli.wording import fold_width, folded, many
+from outboxkit.cli.connections import connected
+from outboxkit.cli.options import AsJson, with_options
+from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.wording import many
 from outboxkit.inbox import Handler
 from outboxkit.operators.doctor.examine import SIDES, Examined, Side, examine
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
-from outboxkit.runtime import compose, logs, process
+from outboxkit.runtime import compose, logs
 from outboxkit.runtime.settings import Settings
 
 FAULTY, DOUBTFUL = 1, 3
@@ -32,25 +33,7 @@ Modules = Annotated[
 Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="database or broker: look at this alone.")]
 
 
-@with_settings(
-    *DATABASE,
-    *BROKER,
-    *(
-        "management_url",
-        "queue",
-        "bind",
-        "declare",
-        "ordered",
-        "shards",
-        "max_attempts",
-        "retry_delays",
-        "inbox_retention",
-        "published_retention",
-        "dead_retention",
-    ),
-    exchange="the exchange to which your relays publish; doctor declares nothing",
-    declare="whether your consumers declare their queues and bindings",
-)
+@with_options("database_url", "broker_url", "queue", "ordered", "shards", "inbox_retention")
 def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as_json: AsJson = False) -> None:
     """Say whether this installation is safe: what is wrong, why it matters, and the cure. It changes nothing.
 
@@ -66,7 +49,7 @@ def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as
     if modules:
         report = replace(report, findings=tuple(_naming(shlex.join(modules), each) for each in report.findings))
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
     else:
         for line in _lines(report, width=fold_width()):
             typer.echo(line)
@@ -74,11 +57,8 @@ def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as
 
 
 async def _examine(settings: Settings, handlers: Sequence[Handler], sides: Sequence[Side]) -> Examined:
-    engine = process.engine(settings.database_url.get_secret_value(), name="outboxkit doctor")
-    try:
+    async with connected(settings.database_url.get_secret_value(), "doctor") as engine:
         return await examine(Installation(settings, engine, tuple(handlers)), sides)
-    finally:
-        await engine.dispose()
 
 
 def _naming(modules: str, finding: Diagnosis) -> Diagnosis:

@@ -8,15 +8,16 @@ import typer
 from sqlalchemy import make_url
 
 from outboxkit import migrations, schema
-from outboxkit.cli.options import DATABASE, with_settings
-from outboxkit.runtime import compose, process, urls
+from outboxkit.cli.connections import connected
+from outboxkit.cli.options import with_options
+from outboxkit.runtime import urls
 from outboxkit.runtime.settings import Settings
 
 Sql = Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps, without a database.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if the tables are not up to date.")]
 
 
-@with_settings(*DATABASE)
+@with_options("database_url")
 def migrate(settings: Settings, *, sql: Sql = False, check: Check = False) -> None:
     """Create the tables, or bring them to this version, with any partition, index or trigger that was dropped.
 
@@ -28,7 +29,9 @@ def migrate(settings: Settings, *, sql: Sql = False, check: Check = False) -> No
     if sql:
         migrations.write_sql(make_url(url).get_backend_name(), sys.stdout)
     elif check:
-        asyncio.run(_check(compose.database_url(settings)))
+        version = asyncio.run(_check(settings))
+        newer = " (newer than this code)" if version > migrations.LATEST else ""
+        typer.echo(f"outboxkit tables: up to date at version {version}{newer} in {urls.shown(url)}")
     else:
         before, after, repaired = asyncio.run(_migrate(url))
         done = f"migrated from version {before} to {after}" if before < after else f"up to date at version {after}"
@@ -38,24 +41,15 @@ def migrate(settings: Settings, *, sql: Sql = False, check: Check = False) -> No
 
 
 async def _migrate(url: str) -> tuple[int, int, list[str]]:
-    engine = process.engine(url, name="outboxkit migrate")
-    try:
-        async with engine.begin() as connection:
-            versions = await connection.run_sync(migrations.migrate)
-            return *versions, await connection.run_sync(migrations.repair)
-    finally:
-        await engine.dispose()
+    async with connected(url, "migrate") as engine, engine.begin() as connection:
+        versions = await connection.run_sync(migrations.migrate)
+        return *versions, await connection.run_sync(migrations.repair)
 
 
-async def _check(url: str) -> None:
-    engine = process.engine(url, name="outboxkit migrate")
-    try:
-        async with engine.connect() as connection:
-            await connection.run_sync(migrations.check)
-            version = await connection.run_sync(migrations.installed)
-            if version == migrations.LATEST:
-                await connection.run_sync(schema.check_parts)
-    finally:
-        await engine.dispose()
-    newer = " (newer than this code)" if version > migrations.LATEST else ""
-    typer.echo(f"outboxkit tables: up to date at version {version}{newer} in {urls.shown(url)}")
+async def _check(settings: Settings) -> int:
+    async with connected(settings, "migrate") as engine, engine.connect() as connection:
+        await connection.run_sync(migrations.check)
+        version = await connection.run_sync(migrations.installed)
+        if version == migrations.LATEST:
+            await connection.run_sync(schema.check_parts)
+        return version

@@ -1,47 +1,48 @@
-"""Options of the commands: every setting that a command uses is an option of the same name."""
+"""Options of the commands: settings, and groups of options that several commands have."""
 
 import inspect
 import re
 import sys
 from collections.abc import Callable
+from copy import copy
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from pydantic import SecretStr
 
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.message import check_moment
 from outboxkit.runtime import compose, urls
-from outboxkit.runtime.environment import FILE, read_secret, variable
+from outboxkit.runtime.environment import read_secret, variable
 from outboxkit.runtime.settings import SECRETS, Settings, load, parse_duration, unknown_variables
 from outboxkit.runtime.settings import option as option_of
-from outboxkit.runtime.urls import ListenAddress
 
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Your name, if it is not that of the system's user.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only print the plan.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
+]
 
-DATABASE = ("database_url",)
-BROKER = ("broker_url", "exchange")
-ADMIN = ("admin_port",)
-PROCESS = ("shutdown_timeout", "log_level", "log_format")
+OPTIONS = {
+    **dict.fromkeys(("database_url", "broker_url"), "URL|@FILE"),
+    **dict.fromkeys(("destination", "queue"), "NAME"),
+    "bind": "EXCHANGE:KEY",
+    "readers": "NAMES",
+    **dict.fromkeys(("declare", "ordered"), ""),
+    **dict.fromkeys(("batch_size", "concurrency", "shards", "max_attempts"), "NUMBER"),
+    **dict.fromkeys(("publish_timeout", "inbox_retention", "published_retention", "dead_retention"), "DURATION"),
+    "admin_port": "PORT",
+}
+"""The settings that are options, with what the help calls their values. Others are variables alone: few change them."""
 REPEATED = ("queue", "bind")
-"""Options that may be given several times."""
-LONGEST_CHOICES = 20
-FOR_FEW = (
-    "http_authorization",
-    "http_secret",
-    "bind",
-    "readers",
-    "cloudevents",
-    "cloudevents_source",
-    "max_message_bytes",
-    *(name + FILE.lower() for name in SECRETS),
-)
-"""Options that the help does not list: those that few need, and secrets, since other users can see a command line."""
+"""Options that may be options several times."""
 VARIABLES = """Settings are variables, too: OUTBOXKIT_DATABASE_URL, or …_URL_FILE if a file
 holds it. Keep passwords out of the command line."""
 
@@ -86,7 +87,7 @@ def url_of_option(option: str, value: str) -> str:
     Raises:
         ConfigurationError: it cannot be used; the text has no part that may be secret.
     """
-    url = read_secret(value[1:], named=option) if value.startswith("@") else value
+    url = _from_file(option, value)
     try:
         urls.check_database(url)
     except ValueError as error:
@@ -96,31 +97,56 @@ def url_of_option(option: str, value: str) -> str:
     return url
 
 
-def with_settings(*names: str, **texts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `command(settings: Settings, ...)` into a typer command with these settings as options, behind its own.
+def _from_file(option: str, value: str) -> str:
+    return read_secret(value[1:], named=option) if value.startswith("@") else value
 
-    If an option was used, an error names it instead of the setting's variable. The help fits one screen: it lists no
-    option of `FOR_FEW`, and says once that each option is a variable, too. `texts` are the help of settings that mean
-    something else to this command than to others.
+
+def with_options(*names: str, logs: bool = False, **texts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turn a function into a typer command: each of its parameters becomes an option, an argument, or several options.
+
+    The first parameter, if it is of `Settings`, becomes an option for each of these settings. If one was used, an error
+    names it instead of the setting's variable. A parameter of a dataclass becomes an option for each of its fields,
+    under the heading `PANEL`.
+
+    Args:
+        names: the settings.
+        logs: whether the command logs; others print warnings on standard error.
+        texts: the help of settings that mean something else to this command than to others.
     """
-    added = [option for name in names for option in _options(name, texts.get(name))]
+    added = [_of_setting(name, texts.get(name)) for name in names]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command).parameters.values())[1:]
+        own, groups = dict(inspect.signature(command).parameters), dict[str, Any]()
+        takes_settings = next(iter(own.values())).annotation is Settings
+        if takes_settings:
+            own.pop(next(iter(own)))
+        for name, parameter in list(own.items()):
+            if is_dataclass(parameter.annotation):
+                groups[own.pop(name).name] = parameter.annotation
+        parameters = [*own.values(), *(each for kind in groups.values() for each in _of_group(kind)), *added]
 
-        def with_options(**arguments: Any) -> None:
-            options = {option.name: _unless_empty(arguments.pop(option.name)) for option in added}
+        def run(**arguments: Any) -> None:
+            options = {name: _value(name, arguments.pop(name)) for name in names}
+            settings = [load(options)] if takes_settings else []
+            if logs:
+                compose.set_up(settings[0])
+            else:
+                for line in unknown_variables():
+                    typer.echo(f"outboxkit: {line}", err=True)
+            built = {
+                name: kind(**{field.name: arguments.pop(field.name) for field in fields(kind)})
+                for name, kind in groups.items()
+            }
             try:
-                settings = load(options)
-                _begin(settings, logs="log_format" in names)
-                command(settings, **arguments)
+                command(*settings, **built, **arguments)
             except ConfigurationError as error:
                 raise ConfigurationError(_as_typed(str(error), options)) from error.__cause__
 
-        with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
-        with_options.__name__, with_options.__doc__ = command.__name__, f"{inspect.getdoc(command)}\n\n{VARIABLES}"
-        return with_options
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        text = inspect.getdoc(command)
+        run.__name__, run.__doc__ = command.__name__, f"{text}\n\n{VARIABLES}" if names else text
+        return run
 
     return decorate
 
@@ -140,17 +166,10 @@ def ask_first(question: str, done: str, *, yes: bool) -> None:
     typer.confirm(question, abort=True)
 
 
-def _unless_empty(value: Any) -> Any:
+def _value(name: str, value: Any) -> Any:
+    if name in SECRETS and isinstance(value, str):
+        return _from_file(option_of(name), value)
     return None if value == [] else value
-
-
-def _begin(settings: Settings, *, logs: bool) -> None:
-    """Begin to log, if the command does. Others print warnings on standard error."""
-    if logs:
-        compose.set_up(settings)
-        return
-    for line in unknown_variables():
-        typer.echo(f"outboxkit: {line}", err=True)
 
 
 def _as_typed(text: str, options: dict[str, Any]) -> str:
@@ -161,37 +180,27 @@ def _as_typed(text: str, options: dict[str, Any]) -> str:
     return text
 
 
-def _options(name: str, text: str | None = None) -> list[inspect.Parameter]:
-    field = Settings.model_fields[name]
-    options = [_option(name, field.annotation, text or str(field.description))]
-    if name in SECRETS:
-        options.append(_option(name + FILE.lower(), "FILE", f"a file that holds the value of {option_of(name)}"))
-    return options
-
-
-def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
-    hidden, metavar = name in FOR_FEW, "NAME" if name in REPEATED else _accepted(kind)
-    written = (
-        f"{option_of(name)}/--no-{name}" if kind is bool and Settings.model_fields[name].default else option_of(name)
+def _of_setting(name: str, text: str | None) -> inspect.Parameter:
+    field, written = Settings.model_fields[name], option_of(name)
+    is_switch = not OPTIONS[name]
+    if is_switch and field.default:
+        written = f"{written}/--no-{name}"
+    option = typer.Option(
+        written, help=text or field.description, show_default=False, metavar=OPTIONS[name], rich_help_panel="Settings"
     )
-    option = typer.Option(written, help=text, show_default=False, metavar=metavar, hidden=hidden)
-    annotation: Any = bool | None if kind is bool else list[str] | None if name in REPEATED else str | None
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[annotation, option])
+    annotation: Any = bool | None if is_switch else list[str] | None if name in REPEATED else str | None
+    return _parameter(name, None, Annotated[annotation, option])
 
 
-def _accepted(kind: Any) -> str:
-    """The name of an option's value in the help; empty for a switch."""
-    if isinstance(kind, str):
-        return kind
-    if get_origin(kind) is Annotated:
-        return _accepted(get_args(kind)[0])
-    if type(None) in get_args(kind):
-        inner = next(one for one in get_args(kind) if one is not type(None))
-        return "SECRET" if inner is SecretStr else _accepted(inner)
-    if get_origin(kind) is Literal:
-        return choices if len(choices := "|".join(get_args(kind))) < LONGEST_CHOICES else "NAME"
-    named = {bool: "", ListenAddress: "PORT", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
-    if get_origin(kind) is tuple:
-        return "NAMES" if str in get_args(kind) else "DURATIONS"
-    return named.get(kind, "NAME")
+def _of_group(kind: Any) -> list[inspect.Parameter]:
+    parameters = []
+    for field in fields(kind):
+        annotation: Any = field.type
+        option = copy(annotation.__metadata__[0])
+        option.rich_help_panel = kind.PANEL
+        parameters.append(_parameter(field.name, field.default, Annotated[annotation.__origin__, option]))
+    return parameters
+
+
+def _parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

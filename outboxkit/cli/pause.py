@@ -1,22 +1,20 @@
 """`outboxkit pause` and `outboxkit resume`: hold a relay or the consumers of a queue, and let them go on."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import schema, statements
-from outboxkit.cli.options import DATABASE, By, duration, with_settings
-from outboxkit.cli.wording import printable_name
+from outboxkit import statements
+from outboxkit.cli.connections import connected, in_transaction
+from outboxkit.cli.options import By, duration, with_options
+from outboxkit.errors.wording import printable_name
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.runtime import compose, pauses
+from outboxkit.runtime import pauses
 from outboxkit.runtime.pauses.holding import Holding, read_holding
 from outboxkit.runtime.pauses.watch import LOOK_SECONDS
 from outboxkit.runtime.settings import Settings
-
-T = TypeVar("T")
 
 LOOKS = 8
 """Looks whether all processes hold, `LOOK_SECONDS` apart."""
@@ -33,7 +31,7 @@ _OF_RELAY = "with relay: the destination whose relays are meant, if not the brok
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for people who find the pause.")]
 
 
-@with_settings(*DATABASE, "destination", destination=_OF_RELAY)
+@with_options("database_url", "destination", destination=_OF_RELAY)
 def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By = None) -> None:
     """Hold the relays of a destination, or the consumers of a queue. They see it within a second, and keep running.
 
@@ -52,7 +50,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
             known = connection.execute(statements.activity.of_all_queues()).scalars().all()
         return begun, list(known)
 
-    begun, known = asyncio.run(_in_transaction(settings, "outboxkit pause", begin))
+    begun, known = in_transaction(settings, "pause", begin)
     typer.echo(str(begun))
     if (holding := asyncio.run(_wait_for_holders(settings, begun))) is not None:
         typer.echo(str(holding))
@@ -60,7 +58,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
         typer.echo(f"outboxkit: {printable_name(_doubt(begun, sorted(known)))}", err=True)
 
 
-@with_settings(*DATABASE, "destination", destination=_OF_RELAY)
+@with_options("database_url", "destination", destination=_OF_RELAY)
 def resume(settings: Settings, what: What, *, by: By = None) -> None:
     """Let the relays of a destination, or the consumers of a queue, go on after `outboxkit pause`.
 
@@ -71,7 +69,7 @@ def resume(settings: Settings, what: What, *, by: By = None) -> None:
     def end(connection: Connection) -> pauses.Pause | None:
         return pauses.resume_process(connection, process, name, by=by)
 
-    ended = asyncio.run(_in_transaction(settings, "outboxkit resume", end))
+    ended = in_transaction(settings, "resume", end)
     if ended is None:
         typer.echo(f"{printable_name(pauses.what_of(process, name))} was not paused")
     else:
@@ -95,24 +93,11 @@ def _what(what: str, settings: Settings) -> tuple[str, str]:
 
 async def _wait_for_holders(settings: Settings, pause: pauses.Pause) -> Holding | None:
     """The processes that hold, after the time in which they see the pause; None on a file."""
-    engine, left = compose.database(settings, name="outboxkit pause"), LOOKS
-    try:
-        while True:
+    async with connected(settings, "pause") as engine:
+        for left in reversed(range(LOOKS)):
             async with engine.connect() as connection:
                 holding = await connection.run_sync(read_holding, (pause,))
-            left -= 1
             if not holding or not holding[0].others or not left:
-                return holding[0] if holding else None
+                break
             await asyncio.sleep(LOOK_SECONDS)
-    finally:
-        await engine.dispose()
-
-
-async def _in_transaction(settings: Settings, name: str, work: Callable[[Connection], T]) -> T:
-    engine = compose.database(settings, name=name)
-    try:
-        async with engine.begin() as connection:
-            await connection.run_sync(schema.check)
-            return await connection.run_sync(work)
-    finally:
-        await engine.dispose()
+    return holding[0] if holding else None

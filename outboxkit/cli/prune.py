@@ -3,23 +3,24 @@
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 
 import typer
 
 from outboxkit import schema
-from outboxkit.cli.options import DATABASE, By, with_settings
-from outboxkit.cli.wording import many, span
+from outboxkit.cli.connections import connected
+from outboxkit.cli.options import By, with_options
+from outboxkit.cli.wording import progress
+from outboxkit.errors.wording import many, span
 from outboxkit.runtime import audit, compose
-from outboxkit.runtime.retention import Pruned, Show
+from outboxkit.runtime.retention import Pruned
 from outboxkit.runtime.settings import Settings
 
 INCOMPLETE = 3
 """Exit code if a partition could not be made or dropped, and another try would not help."""
 
 
-@with_settings(*DATABASE, "inbox_retention", "published_retention", "dead_retention")
+@with_options("database_url", "inbox_retention", "published_retention", "dead_retention")
 def prune(settings: Settings, *, by: By = None) -> None:
     """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
@@ -44,19 +45,16 @@ def prune(settings: Settings, *, by: By = None) -> None:
 async def _prune(settings: Settings, by: str | None) -> Pruned:
     names = ("inbox_retention", "published_retention", "dead_retention")
     periods = {name: span(period.total_seconds()) for name in names if (period := getattr(settings, name)) is not None}
-    engine = compose.database(settings, name="outboxkit prune", pool_size=1)
-    try:
+    async with connected(settings, "prune", pool_size=1) as engine:
         await schema.check_worker(engine)
         async with (
             audit.recorded(engine, "prune", periods, by=by) as running,
             compose.retention(settings, name="outboxkit prune") as worker,
         ):
-            with _shown() as show:
-                done = await worker.prune(show)
+            with progress("pruned") as show:
+                done = await worker.prune(lambda done: show(_rows(done), ""))
             running.uncounted, running.result = _rows(done), _result(done)
             return done
-    finally:
-        await engine.dispose()
 
 
 def _rows(done: Pruned) -> int:
@@ -73,29 +71,6 @@ def _result(done: Pruned) -> str:
         *(f"not done: {each}" for each in done.problems),
     ]
     return ", ".join(parts)
-
-
-@contextmanager
-def _shown() -> Iterator[Show]:
-    """A status line with the counts so far, on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - a terminal alone shows it
-
-    with Console(stderr=True).status("pruning") as status:
-
-        def show(done: Pruned) -> None:
-            so_far = (
-                f"{done.inbox} inbox rows and {len(done.inbox_days_dropped)} days",
-                f"{done.dead} dead letters",
-                f"{done.idempotency} idempotency keys",
-                f"{done.effects} effects",
-                f"{done.published} published messages and {len(done.days_dropped)} days",
-            )
-            status.update(f"forgotten: {', '.join(so_far)}")
-
-        yield show
 
 
 def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
@@ -122,16 +97,12 @@ _STRAY = "row forgotten that was", "rows forgotten that were"
 
 def _dropped(name: str, days: list[date]) -> Iterator[str]:
     if days:
-        yield f"{name}: {_counted('day', days)} dropped, {_span(days)}"
+        yield f"{name}: {many(len(days), 'day')} dropped, {_span(days)}"
 
 
 def _added(name: str, days: list[date]) -> Iterator[str]:
     if days:
-        yield f"{name}: {_counted('partition', days)} made, {_span(days)}"
-
-
-def _counted(noun: str, days: list[date]) -> str:
-    return f"{len(days)} {noun}" if len(days) == 1 else f"{len(days)} {noun}s"
+        yield f"{name}: {many(len(days), 'partition')} made, {_span(days)}"
 
 
 def _span(days: list[date]) -> str:

@@ -1,6 +1,7 @@
 """`outboxkit schema export` and `outboxkit schema check`: the schemas of events as files, and what would break."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from outboxkit import inbox
-from outboxkit.cli.listing import Plain, PlainGroup
+from outboxkit.cli.commands import group
 from outboxkit.cli.options import AsJson
-from outboxkit.cli.wording import many
+from outboxkit.cli.wording import print_json
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
+from outboxkit.errors.wording import many
 from outboxkit.events import declaration_of
 from outboxkit.inbox import loading
 from outboxkit.operators import schemas
@@ -27,22 +29,9 @@ Title = Annotated[str | None, typer.Option("--title", metavar="NAME", help="The 
 Release = Annotated[str, typer.Option("--release", metavar="VERSION", help="The service's version in asyncapi.json.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite schemas although a change breaks consumers.")]
 
-Exchange = Annotated[
-    str, typer.Option("--exchange", metavar="NAME", envvar="OUTBOXKIT_EXCHANGE", help="The topic exchange.")
-]
-
 FOLDER = Path("schemas")
 LONGEST = 2_000
 """The longest line that is printed of a finding: a file that was edited may have anything in it."""
-app = typer.Typer(
-    cls=PlainGroup,
-    name="schema",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Export the schemas of events, and find changes that break consumers.",
-    epilog="Exit codes: 0 done, 1 a change breaks consumers, 2 wrong usage or settings.",
-)
 
 
 def export_schemas(
@@ -51,7 +40,6 @@ def export_schemas(
     folder: Dir = FOLDER,
     title: Title = None,
     release: Release = "1",
-    publish_to: Exchange = "outboxkit",
     force: Force = False,
 ) -> None:
     """Write the JSON Schema of each event and version, and an AsyncAPI document of what the service sends and receives.
@@ -71,7 +59,7 @@ def export_schemas(
     for cls in events:
         declaration = declaration_of(cls)
         written += _write(committed.file(declaration.name, declaration.version), schemas.json_schema(cls))
-    about = About(title or modules[0].partition(".")[0], release, publish_to)
+    about = About(title or modules[0].partition(".")[0], release, os.environ.get("OUTBOXKIT_EXCHANGE", "outboxkit"))
     written += _write(
         committed.asyncapi, _document(about, events, inbox.handlers_in(loaded, required=False), committed)
     )
@@ -89,7 +77,7 @@ def check_schemas(modules: Modules, *, folder: Dir = FOLDER, as_json: AsJson = F
     findings = list(schemas.find_changes(schemas.events_in(_load(modules)), committed))
     breaking = [each for each in findings if each.breaking]
     if as_json:
-        typer.echo(json.dumps({"breaking": len(breaking), "findings": [each._asdict() for each in findings]}, indent=2))
+        print_json({"breaking": len(breaking), "findings": [each._asdict() for each in findings]})
     else:
         _print(findings)
         if not breaking:
@@ -133,6 +121,9 @@ def _write(path: Path, document: dict[str, Any]) -> list[str]:
     return [f"wrote {path}"]
 
 
-for name, command in (("export", export_schemas), ("check", check_schemas)):
-    first_line, *_ = (command.__doc__ or "").splitlines()
-    app.command(name, cls=Plain, short_help=first_line)(command)
+app = group(
+    "schema",
+    "0 done, 1 a change breaks consumers, 2 wrong usage or settings.",
+    export=export_schemas,
+    check=check_schemas,
+)

@@ -4,18 +4,18 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
-import msgspec
 import typer
 
-from outboxkit.cli.options import DATABASE, AsJson, with_settings
-from outboxkit.cli.wording import fold_width, folded, many, number, printable_name, span
+from outboxkit.cli.connections import connected
+from outboxkit.cli.options import AsJson, with_options
+from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.database.session_names import OURS, RELAY
 from outboxkit.errors.failures import printable
+from outboxkit.errors.wording import many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
 from outboxkit.operators.status import Figures, OfDestination, Outbox, Status, read_status
-from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 
 LABEL = 14
@@ -24,7 +24,7 @@ SHOWN = 8
 LONGEST_ERROR = 200
 
 
-@with_settings(*DATABASE, "broker_url")
+@with_options("database_url", "broker_url")
 def status(settings: Settings, *, as_json: AsJson = False) -> None:
     """Show what needs attention, waiting messages, dead letters, and the processes at work.
 
@@ -35,7 +35,7 @@ def status(settings: Settings, *, as_json: AsJson = False) -> None:
     """
     report = asyncio.run(_read(settings))
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
     else:
         for line in lines(report, width=fold_width()):
             typer.echo(line)
@@ -43,11 +43,8 @@ def status(settings: Settings, *, as_json: AsJson = False) -> None:
 
 
 async def _read(settings: Settings) -> Status:
-    engine = process.engine(settings.database_url.get_secret_value(), name="outboxkit status")
-    try:
+    async with connected(settings.database_url.get_secret_value(), "status") as engine:
         return await read_status(Installation(settings, engine))
-    finally:
-        await engine.dispose()
 
 
 def lines(report: Status, *, width: int) -> Iterator[str]:

@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from outboxkit import ids
-from outboxkit.cli.options import DATABASE, AsJson, url_of_option, with_settings
-from outboxkit.cli.wording import fold_width, folded, many, print_json, printable_name
+from outboxkit.cli.connections import connected
+from outboxkit.cli.options import AsJson, url_of_option, with_options
+from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.wording import shell_word
+from outboxkit.errors.wording import many, printable_name, shell_word
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.trace import MessageTrace, Trace, TraceQuery, trace_messages
-from outboxkit.runtime import compose, process
+from outboxkit.runtime import compose
 from outboxkit.runtime.settings import Settings
 
 NOTHING_KNOWN = 1
@@ -34,7 +35,7 @@ Also = Annotated[
 ]
 
 
-@with_settings(*DATABASE)
+@with_options("database_url")
 def trace(
     settings: Settings,
     id_: Id = None,
@@ -66,9 +67,7 @@ def trace(
 
 async def _trace(query: TraceQuery, urls: Sequence[str]) -> Trace:
     async with AsyncExitStack() as stack:
-        engines = [process.engine(url, name="outboxkit trace", pool_size=1) for url in urls]
-        for engine in engines:
-            stack.push_async_callback(engine.dispose)
+        engines = [await stack.enter_async_context(connected(url, "trace", pool_size=1)) for url in urls]
         return await trace_messages(engines, query)
 
 

@@ -1,32 +1,18 @@
-"""Numbers, times, names and progress as people read them."""
+"""Text, tables, JSON and progress as commands print them."""
 
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import msgspec
 import typer
 
-from outboxkit.errors.wording import COUNTED, NOTHING, Count, in_utc, many, number, printable_name, span, total
-
-__all__ = [
-    "COUNTED",
-    "NOTHING",
-    "Count",
-    "fold_width",
-    "in_utc",
-    "many",
-    "now_and_then",
-    "number",
-    "print_json",
-    "printable_name",
-    "span",
-    "total",
-]
+from outboxkit.errors.wording import number, printable_name
 
 SAY_EVERY = 10_000
 """Messages between two lines."""
@@ -54,22 +40,63 @@ def print_json(document: object) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
-class _Counted(Protocol):
-    @property
-    def count(self) -> int: ...
+def print_table(columns: Mapping[str, str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table of foreign texts.
+
+    Args:
+        columns: their titles. Each is `whole`, to be copied, or `folded`, or a `number` at the right.
+        rows: their texts.
+    """
+    from rich.console import Console  # noqa: PLC0415 - a list needs it, JSON does not
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, kind in columns.items():
+        if kind == "number":
+            table.add_column(title, justify="right", no_wrap=True)
+        else:
+            table.add_column(title, no_wrap=kind == "whole", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable_name(text)) for text in row))
+    Console(highlight=False, width=None if sys.stdout.isatty() else UNFOLDED).print(table)
 
 
-_Done = TypeVar("_Done", bound=_Counted)
+def iso(moment: datetime | None) -> str:
+    """`2026-03-01T12:00:00Z`, as options take it; nothing for None."""
+    return "" if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def now_and_then(line: Callable[[_Done], str]) -> Callable[[_Done], None]:
-    """A callback that prints its line each time that `SAY_EVERY` more are done."""
-    last = 0
+@contextmanager
+def progress(verb: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
+    """A callback with the number that is done so far, and words behind it.
 
-    def show(done: _Done) -> None:
-        nonlocal last
-        if done.count >= last + SAY_EVERY:
-            last = done.count
-            typer.echo(line(done), err=True)
+    It moves a bar on a terminal, and elsewhere writes a line now and then.
 
-    return show
+    Args:
+        verb: the participle, such as `replayed`.
+        total: the number at the end; None if nobody knows it.
+    """
+    if not sys.stderr.isatty():
+        last = 0
+
+        def say(done: int, upto: str) -> None:
+            nonlocal last
+            if done >= last + SAY_EVERY:
+                last = done
+                of = "" if total is None else f" of {number(total)}"
+                typer.echo(f"{verb} {number(done)}{of}{upto}", err=True)
+
+        yield say
+        return
+    from rich.console import Console  # noqa: PLC0415 - a terminal alone shows a bar
+    from rich.progress import Progress, TextColumn  # noqa: PLC0415
+
+    text = TextColumn("{task.completed}" + ("" if total is None else " of {task.total}") + "{task.fields[upto]}")
+    with Progress(*Progress.get_default_columns(), text, console=Console(stderr=True)) as bar:
+        task = bar.add_task(verb, total=total, upto="")
+
+        def move(done: int, upto: str) -> None:
+            bar.update(task, completed=done, upto=upto)
+
+        yield move

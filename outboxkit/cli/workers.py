@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outboxkit.cli.options import ADMIN, BROKER, DATABASE, PROCESS, with_settings
+from outboxkit.cli.options import with_options
 from outboxkit.database import silence
 from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
@@ -20,14 +20,10 @@ Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules
 Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
 
 
-@with_settings(
-    *DATABASE,
-    *BROKER,
-    *("destination", "cloudevents", "cloudevents_source", "http_authorization", "http_secret"),
-    *("batch_size", "concurrency", "publish_timeout"),
-    *("max_attempts", "published_retention"),
-    *ADMIN,
-    *PROCESS,
+@with_options(
+    *("database_url", "broker_url", "destination", "batch_size", "publish_timeout", "max_attempts"),
+    *("published_retention", "admin_port"),
+    logs=True,
 )
 def relay(settings: Settings, *, drain: Drain = False) -> None:
     """Publish the messages that committed transactions added for a destination. Run as many as you like.
@@ -79,13 +75,10 @@ def _warn(settings: Settings, *, drain: bool) -> None:
         logs.logger().warning("no admin port", reason=reason, admin_port=str(settings.admin_port))
 
 
-@with_settings(
-    *("queue", "bind", "declare", *DATABASE, *BROKER),
-    *("readers", "concurrency", "consume_batch_size", "ordered", "shards"),
-    *("max_attempts", "retry_delays", "inbox_retention", "max_message_bytes", "publish_timeout"),
-    *ADMIN,
-    *PROCESS,
-    publish_timeout="how long --drain waits for an absent server",
+@with_options(
+    *("queue", "bind", "declare", "database_url", "broker_url", "readers", "concurrency", "ordered", "shards"),
+    *("max_attempts", "inbox_retention", "admin_port"),
+    logs=True,
 )
 def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
     """Receive messages and run their handlers, each effect once.

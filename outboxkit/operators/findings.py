@@ -638,7 +638,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         what="{silence}. AMQP does not tell, so these were not checked: {unseen}.",
         why="These are the broker's ways to hold or drop messages in silence.",
         cure="Enable the plugin and let a user read it; name it in OUTBOXKIT_MANAGEMENT_URL if it is elsewhere: "
-        "http://user:password@host:15672.",
+        "http://user:password@host:15672. set_user_tags replaces the user's other tags: name them, too.",
         commands=("rabbitmq-plugins enable rabbitmq_management", "rabbitmqctl set_user_tags {user} monitoring"),
     ),
 }

@@ -1,7 +1,7 @@
 """The handlers that consumers have registered: names that two queues share, and forgetting those of a queue."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, permutations
@@ -167,36 +167,25 @@ def shared_names(
             yield name, tuple(sorted(types)), tuple(places.values())
 
 
-def forget_queue(
-    connection: Connection, queue: str, *, names: Collection[str] = (), by: str | None = None
-) -> list[str]:
-    """Forget the handlers of a queue, or those of these names. Returns their names.
+def forget_queue(connection: Connection, queue: str, *, by: str | None = None) -> list[str]:
+    """Forget the handlers of a queue. Returns their names.
 
     Raises:
         ConfigurationError: a consumer of the queue is connected, or there are no such handlers.
     """
     known = read_handlers(connection)
     own = [each for each in known if each.queue == queue]
-    unknown = set(names) - {each.handler for each in own}
-    if not own or unknown:
-        what = f"handler {', '.join(sorted(unknown))} of" if own else "consumer of"
-        those = sorted({each.handler for each in own} or {each.queue for each in known})
-        raise ConfigurationError(f"no {what} queue {queue!r} is known here; known are {', '.join(those) or 'none'}")
-    forgotten = [each.handler for each in own if not names or each.handler in names]
+    if not own:
+        those = ", ".join(sorted({each.queue for each in known})) or "none"
+        raise ConfigurationError(f"no consumer of queue {queue!r} is known here; known are {those}")
+    forgotten = [each.handler for each in own]
     if own[0].is_connected:
         raise ConfigurationError(
             f"a consumer of queue {queue!r} is connected, and would register its handlers again: stop it first"
         )
     connection.execute(activity.forget_handlers(forgotten), {"of_queue": storable(queue)})
-    filter_ = {"queue": queue} | ({"handlers": sorted(names)} if names else {})
-    audit.record_action(
-        connection,
-        "handlers forget",
-        filter_,
-        by=audit.who(connection, by),
-        count=len(forgotten),
-        result=audit.DONE,
-    )
+    operator, count = audit.who(connection, by), len(forgotten)
+    audit.record_action(connection, "handlers forget", {"queue": queue}, by=operator, count=count, result=audit.DONE)
     return forgotten
 
 

@@ -232,8 +232,7 @@ def _shown(name: str, value: object) -> object:
 def load(options: Mapping[str, Any] | None = None) -> Settings:
     """Read the settings: options that are not None, then the environment, then the defaults.
 
-    Each of `SECRETS` may stand in a file instead: the option `database_url_file`, the variable
-    `OUTBOXKIT_DATABASE_URL_FILE` and so on name it. It is read once.
+    Each of `SECRETS` may stand in a file instead, which a variable such as `OUTBOXKIT_DATABASE_URL_FILE` names.
 
     Raises:
         ConfigurationError: one line for each bad value: the variable, what was found, what is accepted.
@@ -265,17 +264,12 @@ def option(name: str) -> str:
 
 def _read_file(name: str, values: dict[str, Any], named: dict[str, str]) -> None:
     """Put the content of a secret's file, if one is named, among the values, and note what names it."""
-    variables = environment.variables()
-    path, of_option = values.pop(name + FILE.lower(), None), option(name + FILE.lower())
-    as_value, as_file = variable(name), variable(name) + FILE
-    if path is not None and name in values:
-        raise ConfigurationError(f"{option(name)} and {of_option} are both given: one of them is accepted")
-    if path is not None:
-        values[name], named[name] = environment.read_secret(path, named=of_option), of_option
-    elif name not in values and as_file in variables:
-        if as_value in variables:
-            raise ConfigurationError(f"{as_value} and {as_file} are both set: one of them is accepted")
-        values[name], named[name] = environment.read_secret(variables[as_file], named=as_file), as_file
+    variables, as_value, as_file = environment.variables(), variable(name), variable(name) + FILE
+    if name in values or as_file not in variables:
+        return
+    if as_value in variables:
+        raise ConfigurationError(f"{as_value} and {as_file} are both set: one of them is accepted")
+    values[name], named[name] = environment.read_secret(variables[as_file], named=as_file), as_file
 
 
 def _accepted(problem: Any) -> str:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import outboxkit
-from outboxkit.cli.listing import LISTED, Listing
+from outboxkit.cli.commands import LISTED, Listing
 from tests.support.pages import ROOT
 
 LIBRARIES = {

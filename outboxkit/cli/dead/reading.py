@@ -1,25 +1,22 @@
 """`outboxkit dead list` and `outboxkit dead show`, and the filters that all `dead` commands share."""
 
 import asyncio
-import inspect
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
 import typer
-from rich.console import Console
 from sqlalchemy import Row
 
+from outboxkit.cli.connections import connected
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.options import DATABASE, AsJson, By, duration, with_settings
-from outboxkit.cli.wording import fold_width, number
+from outboxkit.cli.options import AsJson, Limit, duration, with_options
+from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
+from outboxkit.errors.wording import number
 from outboxkit.operators.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
-from outboxkit.runtime import compose
 from outboxkit.runtime.settings import Settings
 
 SIDES = ("outbox", "inbox")
@@ -30,6 +27,7 @@ REASONS = (
 """The reasons of a relay, and those of a consumer."""
 LARGEST = 2**63 - 1
 DIGITS = len(str(LARGEST))
+MOST_SHOWN = 100
 Id = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
@@ -44,37 +42,67 @@ Older = Annotated[
     str | None, typer.Option("--older-than", metavar="DURATION", help="Only older dead letters, such as 2h or 7d.")
 ]
 Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", help="Only newer dead letters.")]
+All = Annotated[bool, typer.Option("--all", help="Also replayed and discarded ones.")]
+Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Filters:
-    """The filters of a command, and by whom it is given; ages become moments by the database's clock."""
+    """The filters of a command; ages become moments by the database's clock.
 
-    columns: Selection = field(default_factory=Selection)
-    older: timedelta | None = None
-    newer: timedelta | None = None
-    by: str | None = field(default=None, compare=False)
+    Raises:
+        ConfigurationError: there is no such side or reason, or an age reads otherwise than a duration.
+    """
+
+    PANEL: ClassVar = "Filters"
+    id_: Id = None
+    type_: Type = None
+    key: Key = None
+    reason: Reason = None
+    side: Side = None
+    destination_: Destination = None
+    older_than: Older = None
+    newer_than: Newer = None
+
+    def __post_init__(self) -> None:
+        if self.side not in (*SIDES, None):
+            raise ConfigurationError(f"--side is {self.side!r}: {' or '.join(SIDES)} is accepted")
+        if self.reason not in (*REASONS, None):
+            reason = printable(repr(self.reason), 60)
+            raise ConfigurationError(f"--reason is {reason}: {', '.join(REASONS)} are accepted")
+        self.age("older_than"), self.age("newer_than")
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is no filter at all."""
-        return self == Filters()
+        return all(value in (None, []) for value in vars(self).values())
 
-    def selection(self, now: datetime, ids: tuple[str, ...] = (), *, resolved: bool = False) -> Selection:
-        """The selection of these filters and ids: digits are a dead letter's number, all else is a message id."""
-        return replace(
-            self.columns,
-            numbers=tuple(int(one) for one in ids if is_number(one)),
-            message_ids=self.columns.message_ids + tuple(one for one in ids if not is_number(one)),
-            before=None if self.older is None else now - self.older,
-            since=None if self.newer is None else now - self.newer,
+    def age(self, name: str) -> timedelta | None:
+        """The age that one of the two fields has."""
+        text = getattr(self, name)
+        return None if text is None else duration(f"--{name.replace('_', '-')}", text)
+
+    def selection(self, now: datetime, *, resolved: bool = False) -> Selection:
+        """The selection of these filters."""
+        older, newer = self.age("older_than"), self.age("newer_than")
+        return Selection(
+            message_ids=tuple(self.id_ or ()),
+            type=self.type_,
+            key=self.key,
+            reason=self.reason,
+            side=self.side,
+            destination=self.destination_,
+            before=None if older is None else now - older,
+            since=None if newer is None else now - newer,
             resolved=resolved,
         )
 
 
-def rules(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
-    """The rules for replaying dead letters of the inbox, from the consumers' settings."""
-    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale, has_readers=bool(settings.readers))
+def named(selection: Selection, ids: Sequence[str]) -> Selection:
+    """The selection with these dead letters: digits are a dead letter's number, all else is a message id."""
+    numbers = tuple(int(one) for one in ids if is_number(one))
+    others = tuple(one for one in ids if not is_number(one))
+    return replace(selection, numbers=numbers, message_ids=selection.message_ids + others)
 
 
 def is_number(argument: str) -> bool:
@@ -82,80 +110,12 @@ def is_number(argument: str) -> bool:
     return len(argument) <= DIGITS and argument.isascii() and argument.isdigit() and int(argument) <= LARGEST
 
 
-FILTERS: dict[str, Any] = {
-    "id_": Id,
-    "type_": Type,
-    "key": Key,
-    "reason": Reason,
-    "side": Side,
-    "destination_": Destination,
-    "older_than": Older,
-    "newer_than": Newer,
-}
-"""The options of all `Filters`, by their parameters; most are columns of a `Selection`."""
+def rules(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
+    """The rules for replaying dead letters of the inbox, from the consumers' settings."""
+    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale, has_readers=bool(settings.readers))
 
 
-def with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn `command(settings, filters, ...)` into one that takes the filters as options instead."""
-    return _with(FILTERS, command)
-
-
-def with_filters_and_operator(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn `command(settings, filters, ...)` into one that takes the filters and the operator as options instead."""
-    return _with(FILTERS | {"by": By}, command)
-
-
-def _with(added: dict[str, Any], command: Callable[..., None]) -> Callable[..., None]:
-    def with_options(settings: Settings, **arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in added}
-        command(settings, _filters(**options), **arguments)
-
-    first, _, *own = inspect.signature(command).parameters.values()
-    kind = inspect.Parameter.KEYWORD_ONLY
-    options = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in added.items()]
-    with_options.__signature__ = inspect.Signature([first, *options, *own])  # type: ignore[attr-defined]
-    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    return with_options
-
-
-def _filters(
-    *,
-    id_: Sequence[str] | None,
-    older_than: str | None,
-    newer_than: str | None,
-    by: str | None = None,
-    **columns: str | None,
-) -> Filters:
-    side = columns["side"]
-    if side is not None and side not in SIDES:
-        raise ConfigurationError(f"--side is {side!r}: {' or '.join(SIDES)} is accepted")
-    reason = columns["reason"]
-    if reason is not None and reason not in REASONS:
-        raise ConfigurationError(f"--reason is {printable(repr(reason), 60)}: {', '.join(REASONS)} are accepted")
-    same: dict[str, Any] = {name.rstrip("_"): value for name, value in columns.items()}
-    return Filters(
-        Selection(message_ids=tuple(id_ or ()), **same),
-        older=_age("--older-than", older_than),
-        newer=_age("--newer-than", newer_than),
-        by=by,
-    )
-
-
-def _age(option: str, text: str | None) -> timedelta | None:
-    return None if text is None else duration(option, text)
-
-
-MOST_SHOWN = 100
-
-Limit = Annotated[
-    int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
-]
-All = Annotated[bool, typer.Option("--all", help="Also replayed and discarded ones.")]
-Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")]
-
-
-@with_settings(*DATABASE, "inbox_retention")
-@with_filters
+@with_options("database_url")
 def list_(
     settings: Settings, filters: Filters, *, limit: Limit = 50, all_: All = False, as_json: AsJson = False
 ) -> None:
@@ -165,22 +125,23 @@ def list_(
     """
     page = asyncio.run(_find(settings, filters, limit=limit, resolved=all_))
     more, judge = page.more, rules(settings)
+    refused = [judge.refusal(row, page.now) for row in page.rows]
     if as_json:
-        listed = [shown.listed(row, judge.refusal(row, page.now)) for row in page.rows]
-        _print_json({"dead_letters": listed, "more": more.value, "at_least": more.at_least})
+        listed = [shown.listed(row, why) for row, why in zip(page.rows, refused, strict=True)]
+        print_json({"dead_letters": listed, "more": more.value, "at_least": more.at_least})
         return
     if not page.rows:
-        typer.echo("no dead letters" if all_ and filters.says_nothing else _nothing(filters, resolved=all_))
+        nothing = "no dead letter" if all_ else "no open dead letter"
+        typer.echo(nothing if filters.is_empty else f"{nothing} matches")
         return
-    refused = [judge.refusal(row, page.now) for row in page.rows]
-    Console(highlight=False, width=fold_width()).print(shown.table(page.rows, refused, page.now))
+    print_table(shown.COLUMNS, (shown.cells(row, why, page.now) for row, why in zip(page.rows, refused, strict=True)))
     for line in shown.legend(page.rows, refused):
         typer.echo(line)
     if more.value:
         typer.echo(f"and {number(more)} more: --limit shows more of them, filters fewer")
 
 
-@with_settings(*DATABASE, "inbox_retention")
+@with_options("database_url")
 def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
     """Show all of a dead letter, open or not: its reason, times, headers, payload, and who resolved it.
 
@@ -188,49 +149,39 @@ def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
 
     Example: outboxkit dead show 7
     """
-    now, rows = asyncio.run(_read(settings, tuple(ids)))
+    now, rows = asyncio.run(_read(settings, ids))
     judge = rules(settings)
-    missing = [one for one in ids if not any(one in (str(row.id), row.message_id) for row in rows)]
     if as_json:
-        _print_json([shown.detailed(row, judge.refusal(row, now)) for row in rows])
+        print_json([shown.detailed(row, judge.refusal(row, now)) for row in rows])
     else:
         for index, row in enumerate(rows):
             typer.echo(("\n" if index else "") + "\n".join(shown.one(row, judge.refusal(row, now), now)))
-    if missing:
-        raise ConfigurationError(nowhere(missing))
+    refuse_missing(ids, rows)
     if len(rows) == MOST_SHOWN:
         typer.echo(f"the first {MOST_SHOWN} are shown", err=True)
 
 
-def nowhere(missing: Sequence[str]) -> str:
-    """The error text for arguments that name no dead letter."""
-    names = ", ".join(repr(one) for one in missing[:5]) + (" …" if len(missing) > 5 else "")
-    return f"no dead letter is {names}; a number or a message id from `outboxkit dead list --all` is accepted"
+def refuse_missing(ids: Sequence[str], rows: Sequence[Row[Any]]) -> None:
+    """Refuse arguments that name none of these dead letters.
 
-
-def _nothing(filters: Filters, *, resolved: bool) -> str:
-    what = "no dead letter" if resolved else "no open dead letter"
-    return what if filters.says_nothing else f"{what} matches"
-
-
-def _print_json(document: Any) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+    Raises:
+        ConfigurationError: there is one.
+    """
+    known = {name for row in rows for name in (str(row.id), row.message_id)}
+    if missing := [one for one in ids if one not in known]:
+        names = ", ".join(map(repr, missing[:5])) + (" …" if len(missing) > 5 else "")
+        raise ConfigurationError(
+            f"no dead letter is {names}; a number or a message id from `outboxkit dead list --all` is accepted"
+        )
 
 
 async def _find(settings: Settings, filters: Filters, *, limit: int, resolved: bool) -> DeadLetterPage:
-    engine = compose.database(settings, name="outboxkit dead")
-    try:
+    async with connected(settings, "dead") as engine:
         letters = DeadLetters(engine)
         return await letters.find(filters.selection(await letters.now(), resolved=resolved), limit=limit)
-    finally:
-        await engine.dispose()
 
 
-async def _read(settings: Settings, ids: tuple[str, ...]) -> tuple[datetime, Sequence[Row[Any]]]:
-    engine = compose.database(settings, name="outboxkit dead")
-    try:
+async def _read(settings: Settings, ids: Sequence[str]) -> tuple[datetime, Sequence[Row[Any]]]:
+    async with connected(settings, "dead") as engine:
         letters = DeadLetters(engine)
-        now = await letters.now()
-        return now, await letters.read(Filters().selection(now, ids, resolved=True), limit=MOST_SHOWN)
-    finally:
-        await engine.dispose()
+        return await letters.now(), await letters.read(named(Selection(resolved=True), ids), limit=MOST_SHOWN)

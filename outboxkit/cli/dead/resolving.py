@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Annotated
@@ -9,14 +10,16 @@ from typing import Annotated
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit.cli.connections import connected
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.reading import Filters, is_number, nowhere, rules, with_filters_and_operator
-from outboxkit.cli.options import DATABASE, ask_first, with_settings
-from outboxkit.cli.wording import many, now_and_then, number
+from outboxkit.cli.dead.reading import Filters, is_number, named, refuse_missing, rules
+from outboxkit.cli.options import By, DryRun, Rate, Yes, ask_first, with_options
+from outboxkit.cli.wording import progress
 from outboxkit.database.session_names import RELAY
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.wording import many, number
 from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
-from outboxkit.runtime import compose, process
+from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 from outboxkit.statements import activity
 from outboxkit.statements.dialects import is_server
@@ -24,36 +27,41 @@ from outboxkit.statements.dialects import is_server
 INCOMPLETE = 3
 """Exit code: some dead letters were refused, or the command was stopped before the end."""
 MOST_NAMED = 1000
+DONE = {"replay": "replayed", "discard": "discarded"}
 
 Named = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All open dead letters, without ids or filters.")]
-Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only print the plan.")]
 AcceptStale = Annotated[
     bool,
     typer.Option(
         "--accept-stale", help="Also messages that are too old for the inbox to tell whether they were handled."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A command's plan, before it changes anything."""
+    """A command's plan, before it changes anything.
 
+    Attributes:
+        what: `replay` or `discard`.
+        selection, survey: the dead letters, and their counts.
+        count: the number of those that it is to resolve.
+        by: the operator, as it is recorded.
+        already: a line for each that is resolved already.
+    """
+
+    what: str
     selection: Selection
     survey: Survey
+    count: int
     by: str
-    operator: str | None
-    already: tuple[str, ...]
-    rules: ReplayRules
+    already: Sequence[str]
 
 
-@with_settings(*DATABASE, "inbox_retention", "readers", "shutdown_timeout")
-@with_filters_and_operator
+@with_options("database_url")
 def replay(
     settings: Settings,
     filters: Filters,
@@ -64,6 +72,7 @@ def replay(
     rate: Rate = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    by: By = None,
 ) -> None:
     """Put dead letters back into the outbox, with the same message ids and no attempt counted.
 
@@ -74,18 +83,18 @@ def replay(
     Example: outboxkit dead replay --type OrderConfirmed --reason failed --rate 100
     """
     _refuse_nothing("replay", filters, ids, all_=all_)
-    plan = asyncio.run(_plan(settings, filters, tuple(ids or ()), rules(settings, accept_stale=accept_stale)))
-    _announce("replay", plan, plan.survey.replayable)
+    which = rules(settings, accept_stale=accept_stale)
+    plan = asyncio.run(_plan(settings, "replay", filters, ids or [], which, by))
+    _announce(plan)
     if dry_run:
         return
-    if not plan.survey.replayable:
+    if not plan.count:
         sys.exit(INCOMPLETE if plan.survey.count else 0)
     ask_first("Replay them?", "replayed", yes=yes)
-    sys.exit(_run(settings, plan, "replay", plan.survey.replayable, rate))
+    sys.exit(_run(settings, plan, which, rate, by))
 
 
-@with_settings(*DATABASE, "shutdown_timeout")
-@with_filters_and_operator
+@with_options("database_url")
 def discard(
     settings: Settings,
     filters: Filters,
@@ -94,6 +103,7 @@ def discard(
     all_: All = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    by: By = None,
 ) -> None:
     """Give dead letters up for good. Messages that waited behind them go on. The rows stay, and say by whom.
 
@@ -103,102 +113,89 @@ def discard(
     Example: outboxkit dead discard 7 --yes
     """
     _refuse_nothing("discard", filters, ids, all_=all_)
-    plan = asyncio.run(_plan(settings, filters, tuple(ids or ()), ReplayRules()))
-    _announce("discard", plan, plan.survey.count)
-    if dry_run or not plan.survey.count:
+    plan = asyncio.run(_plan(settings, "discard", filters, ids or [], ReplayRules(), by))
+    _announce(plan)
+    if dry_run or not plan.count:
         return
     ask_first("Discard them?", "discarded", yes=yes)
-    sys.exit(_run(settings, plan, "discard", plan.survey.count, None))
+    sys.exit(_run(settings, plan, ReplayRules(), None, by))
 
 
 def _refuse_nothing(what: str, filters: Filters, ids: list[str] | None, *, all_: bool) -> None:
-    named = bool(ids) or not filters.says_nothing
-    if named and all_:
+    if all_ and (ids or not filters.is_empty):
         raise ConfigurationError(f"use either --all or {'ids' if ids else 'filters'}, not both")
-    if ids and not filters.says_nothing:
+    if ids and not filters.is_empty:
         raise ConfigurationError("use either ids or filters, not both")
-    if not named and not all_:
+    if filters.is_empty and not ids and not all_:
         raise ConfigurationError(
             f"{what} which dead letters? Give numbers or message ids, filters such as --type, --key, --reason or "
             "--older-than, or --all for all open ones"
         )
-
-
-async def _plan(settings: Settings, filters: Filters, ids: tuple[str, ...], which: ReplayRules) -> Plan:
-    engine = compose.database(settings, name="outboxkit dead")
-    try:
-        letters = DeadLetters(engine, rules=which, by=filters.by)
-        selection = filters.selection(await letters.now(), ids)
-        if named := filters.columns.message_ids:
-            await _refuse_unknown(letters, named)
-        already = await _already(letters, selection, ids) if ids else ()
-        return Plan(selection, await letters.survey(selection), await letters.who(), filters.by, already, which)
-    finally:
-        await engine.dispose()
-
-
-async def _refuse_unknown(letters: DeadLetters, message_ids: tuple[str, ...]) -> None:
-    """Refuse message ids of `--id` that no dead letter has: they may be numbers, or mistyped."""
-    rows = (await letters.find(Selection(message_ids=message_ids, resolved=True), limit=MOST_NAMED * 10)).rows
-    if missing := sorted(set(message_ids) - {row.message_id for row in rows}):
-        numbers = [one for one in missing if is_number(one)]
-        hint = f". --id takes message ids; numbers stand without it: `{' '.join(numbers)}`" if numbers else ""
-        raise ConfigurationError(nowhere(missing) + hint)
-
-
-async def _already(letters: DeadLetters, selection: Selection, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """A line for each dead letter that is resolved already. Refuses arguments that name none at all."""
-    if len(ids) > MOST_NAMED:
+    if ids and len(ids) > MOST_NAMED:
         raise ConfigurationError(f"{len(ids)} ids are given; up to {MOST_NAMED} are accepted, or filters")
+
+
+async def _plan(
+    settings: Settings, what: str, filters: Filters, ids: Sequence[str], which: ReplayRules, by: str | None
+) -> Plan:
+    async with connected(settings, "dead") as engine:
+        letters = DeadLetters(engine, rules=which, by=by)
+        selection = named(filters.selection(await letters.now()), ids)
+        already = await _already(letters, selection, ids, by_filter=filters.id_ or ())
+        survey = await letters.survey(selection)
+        count = survey.replayable if what == "replay" else survey.count
+        return Plan(what, selection, survey, count, await letters.who(), already)
+
+
+async def _already(
+    letters: DeadLetters, selection: Selection, ids: Sequence[str], *, by_filter: Sequence[str]
+) -> Sequence[str]:
+    """A line for each dead letter that is resolved already. Refuses ids that name none at all."""
+    if not ids and not by_filter:
+        return ()
     rows = (await letters.find(changed(selection, resolved=True), limit=MOST_NAMED * 10)).rows
-    if missing := [one for one in ids if not any(one in (str(row.id), row.message_id) for row in rows)]:
-        raise ConfigurationError(nowhere(missing))
+    if any(is_number(one) for one in by_filter if one not in {row.message_id for row in rows}):
+        raise ConfigurationError("--id takes message ids; the number of a dead letter stands without it")
+    refuse_missing([*ids, *by_filter], rows)
     still = {row.message_id for row in rows if row.resolution is None}
-    done = [row for row in reversed(rows) if row.resolution is not None]
-    return tuple(
+    return [
         f"dead letter {row.id} was {shown.audit(row)}"
-        for row in done
-        if str(row.id) in ids or row.message_id not in still
-    )
+        for row in reversed(rows)
+        if row.resolution is not None and (str(row.id) in ids or row.message_id not in still)
+    ]
 
 
-def _announce(what: str, plan: Plan, count: int) -> None:
-    for line in plan.already:
+def _announce(plan: Plan) -> None:
+    is_replay = plan.what == "replay"
+    lines = [
+        *plan.already,
+        f"{many(plan.count, 'dead letter')} to {plan.what}" + (":" if plan.count else ""),
+        *shown.kinds(plan.survey, replayable=is_replay),
+        *(shown.refusals(plan.survey) if is_replay else ()),
+        *shown.behind(plan.survey),
+    ]
+    for line in lines:
         typer.echo(line)
-    typer.echo(f"{many(count, 'dead letter')} to {what}" + (":" if count else ""))
-    for line in shown.kinds(plan.survey, replayable=what == "replay"):
-        typer.echo(line)
-    for line in shown.refusals(plan.survey) if what == "replay" else ():
-        typer.echo(line)
-    if (behind := shown.behind(plan.survey)) is not None:
-        typer.echo(behind)
 
 
-def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | None) -> int:
-    done, needs_relay = Resolved(), False
+def _run(settings: Settings, plan: Plan, which: ReplayRules, rate: float | None, by: str | None) -> int:
+    done, needs_relay, verb = Resolved(), False, DONE[plan.what]
 
     async def work(stop: asyncio.Event) -> int:
         nonlocal needs_relay
-        engine = compose.database(settings, name="outboxkit dead")
-        try:
-            letters = DeadLetters(engine, rules=plan.rules, rate=rate, by=plan.operator)
-            resolve = letters.replay if what == "replay" else letters.discard
-            await resolve(
-                plan.selection,
-                stop,
-                done,
-                now_and_then(lambda done: f"{_past(what)} {number(done.count)} of {number(total)}"),
-            )
-            needs_relay = what == "replay" and bool(done.count) and await _has_no_relay(engine)
-        finally:
-            await engine.dispose()
+        with progress(verb, plan.count) as show:
+            async with connected(settings, "dead") as engine:
+                letters = DeadLetters(engine, rules=which, rate=rate, by=by)
+                resolve = letters.replay if plan.what == "replay" else letters.discard
+                await resolve(plan.selection, stop, done, lambda done: show(done.count, ""))
+                needs_relay = plan.what == "replay" and bool(done.count) and await _has_no_relay(engine)
         return 0
 
     try:
         process.run(work, shutdown_timeout=settings.shutdown_timeout)
     finally:
         released = f"; released {many(done.released, 'waiting message')}" if done.released else ""
-        typer.echo(f"{_past(what)} {number(done.count)} of {number(total)} by {plan.by}{released}")
+        typer.echo(f"{verb} {number(done.count)} of {number(plan.count)} by {plan.by}{released}")
     _say_refused(done, plan.survey)
     if needs_relay:
         typer.echo("no relay is connected to this database: start one, `outboxkit relay`")
@@ -222,7 +219,3 @@ def _say_refused(done: Resolved, survey: Survey) -> None:
         names = ", ".join(map(str, done.named[why])) + (" …" if count > len(done.named[why]) else "")
         reason = why if survey.refusals[why] else f"{why}: {why.plain}"
         typer.echo(f"outboxkit: not replayed: {names} ({reason})", err=True)
-
-
-def _past(what: str) -> str:
-    return {"replay": "replayed", "discard": "discarded"}[what]

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.table import Table
-from rich.text import Text
 from sqlalchemy import Row
 
 import outboxkit
-from outboxkit.cli.wording import in_utc, many, number, printable_name, span
 from outboxkit.codec.envelope import decode_headers
 from outboxkit.codec.payloads import plain_payload
 from outboxkit.errors import DecodeError
+from outboxkit.errors.wording import in_utc, many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.deadletters import Refusal, Survey
 
@@ -27,25 +25,21 @@ HIDDEN = ("payload", "headers")
 UNDECODABLE = "undecodable"
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)"')
 _OURS = str(Path(outboxkit.__file__).parent)
+COLUMNS = {
+    "no.": "number",
+    "message id": "whole",
+    **dict.fromkeys(("type", "key", "side", "reason"), "folded"),
+    **dict.fromkeys(("attempts", "age"), "number"),
+    "state": "folded",
+}
 CONTENT = ("content_type", "content_encoding", "created_at", "topic", "correlation_id", "causation_id")
 
 
-def table(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None], now: datetime) -> Table:
-    """The list, with a line for each dead letter."""
-    listing = Table(box=None, pad_edge=False, header_style="bold")
-    listing.add_column("no.", justify="right", no_wrap=True)
-    listing.add_column("message id", no_wrap=True)  # in one piece, to be copied
-    for name in ("type", "key", "side", "reason"):
-        listing.add_column(name, overflow="fold")
-    for name in ("attempts", "age"):
-        listing.add_column(name, justify="right")
-    listing.add_column("state")
-    for row, why in zip(rows, refused, strict=True):
-        age = span(max((now - row.dead_at).total_seconds(), 0))
-        texts = [row.message_id, row.type, row.key, _side(row), row.reason]
-        shown = [str(row.id), *(_cut(text) for text in texts), str(row.attempts), age, state(row, why)]
-        listing.add_row(*(Text(text) for text in shown))
-    return listing
+def cells(row: Row[Any], why: Refusal | None, now: datetime) -> tuple[str, ...]:
+    """The line of a dead letter in the list."""
+    age = span(max((now - row.dead_at).total_seconds(), 0))
+    texts = (_cut(text) for text in (row.message_id, row.type, row.key, _side(row), row.reason))
+    return str(row.id), *texts, str(row.attempts), age, state(row, why)
 
 
 def state(row: Row[Any], why: Refusal | None) -> str:
@@ -165,11 +159,10 @@ def refusals(survey: Survey) -> Iterator[str]:
         yield f"accepted: {number(survey.accepted)}, stale: {stale}"
 
 
-def behind(survey: Survey) -> str | None:
-    """A line about the keys that the selection parks; None without any."""
-    if not survey.keys:
-        return None
-    return f"parked by them: {many(survey.keys, 'key')}, with {many(survey.waiting, 'waiting message')}"
+def behind(survey: Survey) -> Iterator[str]:
+    """A line about the keys that the selection parks, if there are any."""
+    if survey.keys:
+        yield f"parked by them: {many(survey.keys, 'key')}, with {many(survey.waiting, 'waiting message')}"
 
 
 def headers(stored: bytes) -> Mapping[str, object]:

@@ -57,7 +57,7 @@ _PLAIN = {
     Refusal.NO_PLACE: "no place in the outbox is known for it; it can be discarded",
     Refusal.MALFORMED: "it has no id or no type, or a value that no message can hold. Its producer must send it "
     "again, and it can be discarded. If its consumer has a reader by now that knows its id and type, "
-    "give the same --readers",
+    "set the same OUTBOXKIT_READERS",
     Refusal.NO_QUEUE: "no queue is known to send it back to; it can be discarded",
     Refusal.STALE: "older than the inbox is sure to remember: it may have been handled, and a replay may repeat its "
     "effects. Find out; then add --accept-stale, or discard it",

@@ -33,9 +33,6 @@ PAGE = 5_000
 """Rows of a cursor that are in memory at once."""
 MOST_QUEUES = 1_000
 
-Begin = Callable[[Reconciled], None]
-
-
 KeptId = tuple[str, str, str | None, bool, Any]
 """A kept message: its id, type, queue if it is for one alone, whether it may be in flight, and its payload's digest."""
 
@@ -70,7 +67,6 @@ class Reconciliation:
         producer, consumer: engines of the two databases; the same one if both are in one.
         terms: the messages and handlers to compare.
         take_missing: called with a handler and a message's id for each that is missing, in the order of the ids.
-        begin: called with the result once it has the number of messages, before they are compared.
         progress: called with the number of messages of each page that was compared.
     """
 
@@ -81,13 +77,11 @@ class Reconciliation:
         terms: Terms,
         *,
         take_missing: Callable[[str, str], None] = lambda _, __: None,
-        begin: Begin = lambda _: None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._engines = producer, consumer
         self._terms = terms
         self._take_missing = take_missing
-        self._begin = begin
         self._progress = progress
 
     async def run(self) -> Reconciled:
@@ -121,7 +115,6 @@ class Reconciliation:
         between = {"first_id": first_id, "last_id": last_id}
         takers = await self._find_takers(sink, between)
         result.handlers = {taker.handler: HandlerTally(taker.handler, taker.queues) for taker in takers.all}
-        self._begin(result)
         period["in_flight"] = result.in_flight_since
         messages = pages(source, statements.kept_ids(dialect), period, name="kept_ids", size=PAGE)
         handlers = between | {"handlers": list(result.handlers)}

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from outboxkit import statements, tables
-from outboxkit.cli.wording import COUNTED, Count, total
+from outboxkit.errors.wording import COUNTED, Count, total
 from outboxkit.operators import status
 from outboxkit.operators.status import LIMIT
 from outboxkit.runtime.outage import utc_now

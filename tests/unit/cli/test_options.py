@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from outboxkit import ConfigurationError
 from outboxkit.cli import app
-from outboxkit.cli.options import FOR_FEW, with_settings
-from outboxkit.runtime.settings import Settings, load
+from outboxkit.cli.options import OPTIONS, with_options
+from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import ConsumedQueue
 
 FOUND = typer.main.get_command(app).commands
@@ -31,7 +31,7 @@ def _database(monkeypatch: pytest.MonkeyPatch) -> None:
 SEEN: list[tuple[Settings, str, bool]] = []
 
 
-@with_settings("queue", "publish_timeout", "max_attempts")
+@with_options("queue", "publish_timeout", "max_attempts", "database_url", "broker_url")
 def command(chosen: Settings, name: str, *, loud: Annotated[bool, typer.Option("--loud")] = False) -> None:
     """Do something.
 
@@ -73,14 +73,33 @@ def test_a_bad_option_is_named_as_it_was_typed():
         invoke("x", "--max-attempts", "many")
 
 
-def test_options_that_the_help_does_not_list_are_taken(tmp_path: Path):
-    secrets = [each for command in COMMANDS.values() for each in command.params if each.name in FOR_FEW]
-    assert {each.name for each in secrets} == set(FOR_FEW)
-    assert all(each.hidden for each in secrets)
-    (tmp_path / "url").write_text("sqlite:///elsewhere.db")
-    assert (
-        load({"database_url_file": str(tmp_path / "url")}).database_url.get_secret_value() == "sqlite:///elsewhere.db"
-    )
+def test_every_setting_that_is_an_option_is_one_of_a_command():
+    used = {parameter.name for command in COMMANDS.values() for parameter in command.params}
+    assert set(OPTIONS) <= used
+    assert not set(Settings.model_fields) & used - set(OPTIONS)
+
+
+def test_the_options_of_settings_have_a_heading_of_their_own():
+    shown = CliRunner().invoke(app, ["replay", "--help"], env={"COLUMNS": "80"}).output
+    own, _, rest = shown.partition("\nMessages:\n")
+    messages, _, of_settings = rest.partition("\nSettings:\n")
+    assert "--to-queue" in own
+    assert "--ids-file" in messages
+    assert "--database-url" in of_settings
+
+
+@pytest.mark.parametrize("option", ["--database-url", "--broker-url"])
+def test_a_url_may_stand_in_a_file_that_the_option_names(option: str, tmp_path: Path):
+    (tmp_path / "url").write_text("sqlite:///elsewhere.db\n" if option == "--database-url" else "amqp://mq/\n")
+    chosen = invoke("x", option, f"@{tmp_path / 'url'}")[0]
+    url = chosen.database_url if option == "--database-url" else chosen.broker_url
+    assert url.get_secret_value() == (tmp_path / "url").read_text().strip()
+    with pytest.raises(ConfigurationError, match=f"{option} is '/none': it cannot be read"):
+        invoke("x", option, "@/none")
+    (tmp_path / "url").write_text("mysql://u:hunter2@db/x\n")
+    with pytest.raises(ConfigurationError, match=f"{option} cannot be used") as raised:
+        invoke("x", option, f"@{tmp_path / 'url'}")
+    assert "hunter2" not in str(raised.value)
 
 
 def test_what_reads_the_database_can_be_told_where_it_is():

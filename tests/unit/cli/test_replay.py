@@ -14,7 +14,7 @@ from outboxkit.cli.options import point_in_time
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
-NOBODY = ("--broker-url", "amqp://127.0.0.1:1/", "--publish-timeout", "10ms")
+NOBODY = ("--broker-url", "amqp://127.0.0.1:1/")
 
 
 def keep(engine: Engine, *moments: datetime) -> None:
@@ -22,6 +22,11 @@ def keep(engine: Engine, *moments: datetime) -> None:
     with engine.begin() as connection:
         rows = [row | {"published_at": moment, "position": number} for number, moment in enumerate(moments)]
         connection.execute(insert(tables.published), rows)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOXKIT_PUBLISH_TIMEOUT", "10ms")
 
 
 @pytest.fixture

@@ -132,9 +132,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     return found
 
 
-def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: Started):
+def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: Started, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_CONCURRENCY", "5")
     given = ("--database-url", database_url, "--broker-url", "https://pay.example/", "--destination", "payments")
-    ended = run("relay", "--drain", *given, "--concurrency", "5", "--publish-timeout", "3s")
+    ended = run("relay", "--drain", *given, "--publish-timeout", "3s")
     assert ended.code == 0
     made = started["relay"]
     assert isinstance(made.publisher, HttpPublisher)
@@ -181,8 +182,9 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
         "--destination",
         "payments",
     )
-    for broken in ((), ("--http-secret", "whsec_hunter2"), ("--http-authorization", "Bearer hunter2\r\n")):
-        ended = run("relay", "--drain", *url, "--http-authorization", "Bearer hunter2", *broken)
+    for name, value in (("AUTHORIZATION", "Bearer hunter2"), ("SECRET", "whsec_hunter2"), ("AUTHORIZATION", "\r\n")):
+        monkeypatch.setenv(f"OUTBOXKIT_HTTP_{name}", value)
+        ended = run("relay", "--drain", *url)
         assert "hunter2" not in ended.out + ended.err
 
 

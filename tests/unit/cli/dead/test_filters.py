@@ -4,17 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from outboxkit.cli.dead.reading import Filters
+from outboxkit.cli.dead.reading import Filters, named
 from outboxkit.operators.deadletters import Selection
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
 
 def test_arguments_and_filters_are_one_selection():
-    filters = Filters(
-        Selection((), ("7",), "T", "k", "expired", "outbox", "payments"), timedelta(hours=1), timedelta(days=1)
-    )
-    assert filters.selection(NOW, ("8", "m-1"), resolved=True) == Selection(
+    filters = Filters(["7"], "T", "k", "expired", "outbox", "payments", older_than="1h", newer_than="1d")
+    assert named(filters.selection(NOW, resolved=True), ("8", "m-1")) == Selection(
         numbers=(8,),
         message_ids=("7", "m-1"),
         type="T",

@@ -67,8 +67,8 @@ def test_an_id_that_no_dead_letter_has_is_refused(run: Run, engine: Engine):
     for command in ("replay", "discard"):
         ended = run("dead", command, "--id", "2", "--id", "x", "--yes")
         assert (ended.code, ended.out) == (2, "")
-        assert "no dead letter is '2'; " in ended.err
-        assert "--id takes message ids; numbers stand without it: `2`" in ended.err
+        assert "--id takes message ids; the number of a dead letter stands without it" in ended.err
+        assert "no dead letter is 'y'; " in run("dead", command, "--id", "x", "--id", "y", "--yes").err
     assert untouched(engine)
 
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 import subprocess
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -117,12 +118,14 @@ def test_the_command_replays_exactly_what_is_missing(
     database_url: str,
     consumer_url: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     missing: list[str],
     handled: list[str],
 ):
     publish(database_url, *FEW, *MANY, "there")
     handle(consumer_url, "there", *handled)
-    ended = reconcile("--save", str(tmp_path / "missing"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = reconcile()
     assert ended.code == 1
     (command,) = [line[14:] for line in ended.out.splitlines() if line.startswith("replay  ")]
     name, *arguments = shlex.split(command)
@@ -132,7 +135,7 @@ def test_the_command_replays_exactly_what_is_missing(
         f"{len(missing)} message{'s' * (len(missing) != 1)} for queue q and its handlers H alone, published from"
     )
     assert "not kept" not in again.out
-    files = [path.read_text().splitlines() for path in (tmp_path.glob("missing/*"))]
+    files = [path.read_text().splitlines() for path in (tmp_path.glob("outboxkit-missing-*"))]
     assert files == ([missing] if missing != FEW else [])
 
 
@@ -145,11 +148,18 @@ def test_what_is_wrong_is_named_without_secrets(run: Run, database_url: str, tmp
         assert ended.code == 2
         assert ended.err.startswith(f"outboxkit: {option} cannot be used: ")
         assert "secret" not in ended.err
-        ended = run("reconcile", f"{option}-file", str(tmp_path / "none"))
-        assert ended.err.startswith("outboxkit: ")
-        assert f"{option}-file" in ended.err or "OUTBOXKIT_DATABASE_URL" in ended.err
+        ended = run("reconcile", "--producer", database_url, "--consumer", database_url, option, f"@{tmp_path}/none")
+        assert ended.err.startswith(f"outboxkit: {option} is '{tmp_path}/none': it cannot be read")
     ended = run("reconcile", "--producer", database_url, "--consumer", database_url, "--margin", "soon")
     assert (ended.code, "--margin is 'soon'" in ended.err) == (2, True)
+
+
+def test_a_file_with_the_url_is_named_in_the_command(run: Run, database_url: str, consumer_url: str, tmp_path: Path):
+    (tmp_path / "shop.url").write_text(database_url)
+    publish(database_url, "gone")
+    ended = run("reconcile", "--producer", f"@{tmp_path}/shop.url", "--consumer", consumer_url)
+    assert f"--id gone --database-url @{tmp_path}/shop.url" in ended.out
+    assert "OUTBOXKIT_DATABASE_URL" not in ended.out
 
 
 @pytest.mark.parametrize("side", ["producer", "consumer"])

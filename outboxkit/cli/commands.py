@@ -1,6 +1,6 @@
 """The commands by name, each with a sentence of help. A command's module is imported when it is used."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
 
@@ -35,14 +35,26 @@ LISTED = {
     "dead": ("dead", "List dead letters, put them back into the outbox, or discard them."),
 }
 """For each command its module of `outboxkit.cli`, which has it as a function of its name or as `app`, and its help."""
+_APP: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None}
 
 
 class Plain(TyperCommand):
-    """A command whose help names no Python types, such as `<bool>`: an option's metavar says what it accepts."""
+    """A command whose help has a section for each panel, and names no Python types, such as `<bool>`."""
 
     def get_params(self, ctx: Any) -> Any:
         """The options and arguments."""
         return _without_types(super().get_params(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options and arguments."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if (line := parameter.get_help_record(ctx)) is not None:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(line)
+        for title, lines in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
 
 class PlainGroup(TyperGroup):
@@ -51,6 +63,18 @@ class PlainGroup(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         """The options."""
         return _without_types(super().get_params(ctx))
+
+
+def group(name: str, epilog: str, **commands: Callable[..., None]) -> typer.Typer:
+    """The app of a command that has commands of its own."""
+    app = typer.Typer(
+        cls=PlainGroup, name=name, no_args_is_help=True, help=LISTED[name][1], epilog=f"Exit codes: {epilog}", **_APP
+    )
+    app.callback()(lambda: None)  # without one, typer takes an app of one command for that command
+    for own, command in commands.items():
+        first_line, *_ = (command.__doc__ or "").splitlines()
+        app.command(own, cls=Plain, short_help=first_line)(command)
+    return app
 
 
 def _without_types(parameters: list[Any]) -> list[Any]:
@@ -66,7 +90,7 @@ class Listing(Mapping[str, Any]):
         module = import_module(f"outboxkit.cli.{LISTED[name][0]}")
         app: typer.Typer | None = getattr(module, "app", None)
         if app is None:
-            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app = typer.Typer(**_APP)
             app.command(name, cls=Plain)(getattr(module, name))
         return typer.main.get_command(app)
 

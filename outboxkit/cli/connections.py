@@ -1,0 +1,46 @@
+"""Connections of a command to its database, closed when it ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import schema
+from outboxkit.runtime import compose, process
+from outboxkit.runtime.settings import Settings
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def connected(url: str | Settings, command: str, *, pool_size: int = 5) -> AsyncIterator[AsyncEngine]:
+    """An engine whose sessions are named after the command.
+
+    Args:
+        url: the database; settings stand for a database that has to be there, so that no SQLite file is made.
+        command: the name of the command.
+        pool_size: the most connections, about.
+
+    Raises:
+        SchemaError: there is no such SQLite file.
+    """
+    text = compose.database_url(url) if isinstance(url, Settings) else url
+    engine = process.engine(text, name=f"outboxkit {command}", pool_size=pool_size)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+def in_transaction(settings: Settings, command: str, work: Callable[[Connection], T]) -> T:
+    """The result of `work` in one transaction, on tables that this version can use."""
+
+    async def run() -> T:
+        async with connected(settings, command) as engine, engine.begin() as connection:
+            await connection.run_sync(schema.check)
+            return await connection.run_sync(work)
+
+    return asyncio.run(run())

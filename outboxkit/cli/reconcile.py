@@ -1,0 +1,308 @@
+"""`outboxkit reconcile`: the proof that one service has handled what the other published."""
+
+import asyncio
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import IO, Annotated, Any, ClassVar
+
+import typer
+
+from outboxkit.cli.connections import connected
+from outboxkit.cli.options import AsJson, duration, point_in_time, url_of_option, with_options
+from outboxkit.cli.wording import fold_width, folded, iso, print_json, progress
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.wording import in_utc, many, number, printable_name, shell_word, span
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Reconciliation, Terms
+from outboxkit.runtime import compose, urls
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.settings import load
+
+MISSING, NOTHING_PROVEN = 1, 3
+"""Exit codes: a message is missing; no message is kept, so that nothing was proven."""
+LABEL = 14
+FEW = 5
+"""Ids of a handler that a command has as options; if there are more, it names a file."""
+LEFT_OUT = "handled messages that the producer does not know, as after a failover: docs/how-to/fail-over.md"
+COUNTS = ("expected", "processed", "dead", "waiting", "in_flight", "missing")
+
+Producer = Annotated[
+    str | None,
+    typer.Option(
+        "--producer",
+        metavar="URL|@FILE",
+        help="The database of the service that published; else OUTBOXKIT_DATABASE_URL.",
+    ),
+]
+Consumer = Annotated[
+    str | None,
+    typer.Option(
+        "--consumer", metavar="URL|@FILE", help="The database of the service that handles; else OUTBOXKIT_DATABASE_URL."
+    ),
+]
+Since = Annotated[
+    str,
+    typer.Option("--since", metavar="WHEN", help="Messages published since: 2026-03-01T12:00Z, or 1d for a day ago."),
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Messages published before. As --since.")]
+Margin = Annotated[
+    str, typer.Option("--margin", metavar="DURATION", help="Messages published so shortly ago may be in flight.")
+]
+Handlers = Annotated[
+    list[str] | None, typer.Option("--handler", metavar="NAME", help="Only this handler; may be repeated.")
+]
+Types = Annotated[
+    list[str] | None, typer.Option("--type", metavar="NAME", help="Only messages of this type; may be repeated.")
+]
+Destination = Annotated[
+    str, typer.Option("--destination", metavar="NAME", help="Messages that went to this destination.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The options that select messages and handlers."""
+
+    PANEL: ClassVar = "Messages"
+    since: Since = "1d"
+    until: Until = None
+    margin: Margin = "1m"
+    handlers: Handlers = None
+    types: Types = None
+    destination_: Destination = DEFAULT_DESTINATION
+
+    def terms(self) -> Terms:
+        """The terms.
+
+        Raises:
+            ConfigurationError: a time cannot be used.
+        """
+        now = utc_now()
+        first, last = point_in_time("--since", self.since, now), point_in_time("--until", self.until, now)
+        if first is not None and first >= min(last or now, now):
+            raise ConfigurationError(
+                f"--since is {self.since}: a past time before --until is accepted, such as 1d or 2026-03-01T12:00Z"
+            )
+        return Terms(
+            since=first or now,
+            until=last or now + timedelta(days=1),  # the database's clock may be ahead; it ends at its own present time
+            margin=duration("--margin", self.margin),
+            handlers=tuple(dict.fromkeys(self.handlers or ())),
+            types=tuple(dict.fromkeys(self.types or ())),
+            destination=self.destination_,
+        )
+
+
+class Missing:
+    """Takes the ids of the missing messages of a handler: beyond a few they are written to a file as they come.
+
+    Attributes:
+        few: the ids, if they are few.
+    """
+
+    def __init__(self) -> None:
+        self.few: list[str] = []
+        self._file: IO[str] | None = None
+
+    def add(self, id_: str) -> None:
+        """Take an id.
+
+        Raises:
+            ConfigurationError: no file can be written.
+        """
+        try:
+            if self._file is None:
+                self.few.append(id_)
+                if len(self.few) > FEW:
+                    self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - `close` closes it
+                        "w", prefix="outboxkit-missing-", suffix=".txt", delete=False
+                    )
+                    self._file.writelines(f"{each}\n" for each in self.few)
+                    self.few = []
+            else:
+                self._file.write(f"{id_}\n")
+        except OSError as error:
+            raise ConfigurationError(
+                f"the file of the missing ids cannot be written ({error.strerror}): name a folder in TMPDIR"
+            ) from None
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def file(self) -> str | None:
+        """The file with the ids; None if they are few."""
+        return None if self._file is None else self._file.name
+
+
+@with_options()
+def reconcile(period: Period, *, producer: Producer = None, consumer: Consumer = None, as_json: AsJson = False) -> None:
+    """Prove that what one service published the other has handled; exit 1 if a message is missing, or had another's id.
+
+    Needs OUTBOXKIT_PUBLISHED_RETENTION at the producer's relay. It prints the commands that replay what is missing.
+
+    Example: outboxkit reconcile --producer @shop.url --consumer @billing.url --since 1d
+    """
+    terms = period.terms()
+    both = [
+        compose.database_url(load()) if value is None else url_of_option(option, value)
+        for option, value in (("--producer", producer), ("--consumer", consumer))
+    ]
+    missing = defaultdict[str, Missing](Missing)
+    result = asyncio.run(_reconciled(both, terms, missing))
+    for each in missing.values():
+        each.close()
+    of = producer if producer is None or producer.startswith("@") else ""
+    commands = {name: _replay(tally, result, terms, missing[name], of) for name, tally in result.handlers.items()}
+    advice = list(_advice(result, of))
+    addresses = {"producer": urls.shown(both[0]), "consumer": urls.shown(both[1])}
+    if as_json:
+        print_json(addresses | _document(result, terms, missing, commands) | {"advice": advice})
+    else:
+        for label, line in _lines(result, terms, addresses, fold_width() - LABEL, advice, commands):
+            typer.echo((label.ljust(LABEL) + line) if label or line else "")
+    if result.missing or result.ambiguous_ids:
+        sys.exit(MISSING)
+    if not _compared(result):
+        sys.exit(NOTHING_PROVEN)
+
+
+async def _reconciled(both: list[str], terms: Terms, missing: Mapping[str, Missing]) -> Reconciled:
+    async with AsyncExitStack() as stack:
+        engines = [
+            await stack.enter_async_context(connected(url, "reconcile", pool_size=1)) for url in dict.fromkeys(both)
+        ]
+        show, compared = stack.enter_context(progress("compared")), 0
+
+        def count(more: int) -> None:
+            nonlocal compared
+            compared += more
+            show(compared, "")
+
+        def take(handler: str, id_: str) -> None:
+            missing[handler].add(id_)
+
+        return await Reconciliation(*(engines[0], engines[-1], terms), take_missing=take, progress=count).run()
+
+
+def _compared(result: Reconciled) -> int:
+    """The number of messages that were looked for, once for each handler."""
+    return sum(tally.expected for tally in result.handlers.values())
+
+
+def _document(
+    result: Reconciled, terms: Terms, missing: Mapping[str, Missing], commands: Mapping[str, list[str]]
+) -> dict[str, Any]:
+    """The result, for JSON."""
+    handlers = [
+        asdict(tally) | {"missing_ids": missing[name].few, "missing_file": missing[name].file, "replay": commands[name]}
+        for name, tally in result.handlers.items()
+    ]
+    times = ("since", "until", "first", "last", "oldest_kept")
+    counts = ("published", "missing", "ambiguous_ids", "ambiguous", "without_handler")
+    return {name: getattr(result, name) for name in (*times, *counts)} | {
+        "margin_seconds": terms.margin.total_seconds(),
+        "handlers": handlers,
+    }
+
+
+def _lines(
+    result: Reconciled,
+    terms: Terms,
+    addresses: Mapping[str, str],
+    width: int,
+    advice: list[str],
+    commands: Mapping[str, list[str]],
+) -> Iterator[tuple[str, str]]:
+    """The whole report, each line with its label. Commands are not folded: they are to be copied."""
+    for side, address in addresses.items():
+        yield side, printable_name(address)
+    yield "period", f"{in_utc(result.since)} to {in_utc(result.until)}"
+    between = f", from {in_utc(result.first)} to {in_utc(result.last)}" if result.published else ""
+    yield "published", f"{many(result.published, 'kept message')}{between}"
+    margin = span(terms.margin.total_seconds())
+    yield "margin", f"{margin}: what was published later than that ago may be in flight"
+    yield "", ""
+    if result.handlers:
+        yield from _table(result)
+        yield "", ""
+    yield "result", _result(result)
+    yield "left out", LEFT_OUT
+    for label, texts in (
+        ("advice", [line for text in advice for line in folded(printable_name(text), width)]),
+        ("replay", [command for each in commands.values() for command in each]),
+    ):
+        for index, text in enumerate(texts):
+            yield label * (index == 0), text
+
+
+def _result(result: Reconciled) -> str:
+    if result.missing or result.ambiguous_ids:
+        ids = f"{many(result.ambiguous_ids, 'id')} published with different payloads"
+        return f"{number(result.missing)} missing" + (f"; {ids}" if result.ambiguous_ids else "")
+    if not _compared(result):
+        return "nothing was compared"
+    dead = sum(tally.dead for tally in result.handlers.values())
+    return "nothing is missing" + (f"; {number(dead)} dead: see `outboxkit dead list` there" if dead else "")
+
+
+def _table(result: Reconciled) -> Iterator[tuple[str, str]]:
+    rows = [["handler", "queue", *(name.replace("_", " ") for name in COUNTS)]]
+    for tally in result.handlers.values():
+        names = [printable_name(tally.handler), printable_name(", ".join(tally.queues) or None)]
+        rows.append([*names, *(number(getattr(tally, name)) for name in COUNTS)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
+        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        yield "  ".join(cells).rstrip(), ""
+
+
+def _replay(tally: HandlerTally, result: Reconciled, terms: Terms, missing: Missing, producer: str | None) -> list[str]:
+    """The command that replays exactly the missing messages of a handler."""
+    if not tally.missing:
+        return []
+    queue = tally.queues[0] if tally.queues else "QUEUE"
+    parts = ["outboxkit", "replay", "--to-queue", queue, "--handler", tally.handler]
+    parts += ["--since", iso(result.first), "--until", iso(result.until)]
+    if terms.destination != DEFAULT_DESTINATION:
+        parts += ["--destination", terms.destination]
+    if missing.file is not None:
+        parts += ["--ids-file", missing.file]
+    for id_ in missing.few:
+        parts += ["--id", id_]
+    if producer:
+        parts += ["--database-url", producer]
+    return [" ".join(map(shell_word, parts))]
+
+
+def _advice(result: Reconciled, producer: str | None) -> Iterator[str]:
+    if result.oldest_kept is None:
+        yield ("nothing was proven: no published message is kept. Set OUTBOXKIT_PUBLISHED_RETENTION at the relay")
+    elif not result.published:
+        yield f"nothing was proven: no message of this period is kept; kept ones begin at {iso(result.oldest_kept)}"
+    elif result.oldest_kept > result.since:
+        yield f"kept messages begin at {iso(result.oldest_kept)}: what was published before was not compared"
+    for type_, count in sorted(result.without_handler.items()):
+        yield f"no handler is known to take {type_!r}: {count} not compared. Name one with --handler and --type"
+    for id_, count in result.ambiguous.items():
+        yield (
+            f"{count} messages with different payloads were published under the id {id_!r}: every handler has had one "
+            "of them alone. Give each an id of its own: leave message_id out, or derive it from what tells them apart"
+        )
+    if result.missing:
+        yield (
+            "a missing message may still be in its queue, or wait there for its next attempt: the tables cannot tell. "
+            "A longer --margin leaves it time. To a handler that gets it twice it is a duplicate"
+        )
+        if producer == "":
+            yield "replay publishes from the producer's database: OUTBOXKIT_DATABASE_URL has to name that one"
+        if any(tally.missing and not tally.queues for tally in result.handlers.values()):
+            yield "QUEUE stands for the handler's queue, which its database does not know"
