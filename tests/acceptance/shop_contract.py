@@ -1,6 +1,5 @@
 """What the shop promises at its HTTP door, the same on FastAPI and on Flask: one function for each rule."""
 
-import json
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from tests.acceptance.shop_driver import PROBLEM, Client, Shop, is_problem, ledger
+from tests.acceptance.shop_driver import Client, Shop, is_problem, ledger
 from tests.support.polling import eventually
 
 Case = Callable[[Shop], None]
@@ -137,129 +136,6 @@ def a_caller_has_to_be_known(shop: Shop) -> None:
 
 
 @case
-def a_key_is_needed_and_has_a_form(shop: Shop) -> None:
-    ada = shop.client()
-    order = ada.placed()
-    for path, body in (("/orders", {"customer": "Ada", "total": "1"}), (f"/orders/{order}/pay", {"amount": "19.80"})):
-        assert is_problem(ada.http.post(path, json=body), 400, "key-missing")
-        for malformed in ('"', '"a"b', "", "a b", '""', "x" * 256, '"é"'.encode("latin-1")):
-            headers = [(b"Idempotency-Key", malformed if isinstance(malformed, bytes) else malformed.encode())]
-            assert is_problem(ada.http.post(path, json=body, headers=headers), 400), malformed
-        two = [("Idempotency-Key", '"a"'), ("Idempotency-Key", '"b"')]
-        assert is_problem(ada.http.post(path, json=body, headers=two), 400, "key-invalid")
-    assert ada.show(order).json()["status"] == "new"
-
-
-@case
-def a_replay_is_the_answer_byte_for_byte(shop: Shop) -> None:
-    ada, key = shop.client(), secrets.token_hex(8)
-    first = ada.place(key=key)
-    body = {"customer": "Ada", "total": "19.80"}
-    bare = ada.http.post("/orders", json=body, headers={"Idempotency-Key": key})
-    for again in (ada.place(key=key), bare):
-        assert (again.status_code, again.content) == (first.status_code, first.content)
-        assert again.headers["Idempotency-Replayed"] == "true"
-        for name in ("ETag", "Location", "Content-Type", "Idempotency-Expires"):
-            assert again.headers[name] == first.headers[name]
-    assert "Idempotency-Replayed" not in first.headers
-
-
-@case
-def a_key_with_another_request_is_refused(shop: Shop) -> None:
-    ada, key = shop.client(), secrets.token_hex(8)
-    order = ada.placed(key=key)
-    assert is_problem(ada.place(key=key, total="19.81"), 422, "key-reused")
-    assert ada.pay(order, key=key).status_code == 200  # another operation: keys of one are not those of the other
-    assert is_problem(ada.pay(ada.placed(), key=key), 422, "key-reused")
-
-
-@case
-def a_key_is_its_callers_own(shop: Shop) -> None:
-    ada, eve, key = shop.client(), shop.client(), secrets.token_hex(8)
-    answers = [client.place(key=key) for client in (ada, eve)]
-    assert [answer.status_code for answer in answers] == [201, 201]
-    assert answers[0].json()["order_id"] != answers[1].json()["order_id"]
-    assert "Idempotency-Replayed" not in answers[1].headers
-
-
-BAD_TOTALS = (
-    "0",
-    "0.00",
-    "-1",
-    "1.234",
-    "1e2",
-    "NaN",
-    "Infinity",
-    "",
-    " 1",
-    "1,5",
-    "123456789",
-    "1\n",
-    "+1",
-    "\u0661",  # a digit, and none of ours
-    5,
-    None,
-)
-
-
-@case
-def what_is_not_valid_is_not_remembered(shop: Shop) -> None:
-    ada, key = shop.client(), secrets.token_hex(8)
-    bodies: list[object] = [{"customer": "Ada", "total": total} for total in BAD_TOTALS]
-    bodies += [{"customer": name, "total": "1"} for name in ("", "a\nb", "a\n", "\0", "x" * 201, 1, None)]
-    bodies += [{}, [], None, "text", {"customer": "Ada"}, {"total": "1"}]
-    for body in bodies:
-        assert ada.post("/orders", body, key=key).status_code == 422, body
-    headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
-    for content in (b"", b"{", b'{"customer": "\\ud800", "total": "1"}', b'{"customer": "\\u0000", "total": "1"}'):
-        assert ada.http.post("/orders", content=content, headers=headers).status_code == 422, content
-    assert ada.http.post("/orders", content=b"\xff", headers=headers).status_code in (400, 422)
-    assert ada.place(key=key, total="0.01").status_code == 201
-    order = ada.placed()
-    assert ada.pay(order, amount="much", key=key).status_code == 422
-    assert ada.pay(order, key=key).status_code == 200
-    assert ada.http.patch(f"/orders/{order}", json={"customer": ""}, headers={"If-Match": "*"}).status_code == 422
-
-
-@case
-def fifty_identical_requests_at_once_are_one_order(shop: Shop) -> None:
-    ada, key = shop.client(), secrets.token_hex(8)
-    answers = at_once(lambda _: ada.place(key=key))
-    made = [answer for answer in answers if answer.status_code == 201]
-    first = [answer for answer in made if "Idempotency-Replayed" not in answer.headers]
-    assert len(first) == 1
-    assert {answer.content for answer in made} == {first[0].content}
-    busy = [answer for answer in answers if answer.status_code != 201]
-    assert all(is_problem(answer, 409, "in-progress") and int(answer.headers["Retry-After"]) >= 1 for answer in busy)
-    assert ada.place(key=key).content == first[0].content
-
-
-@case
-def of_fifty_different_requests_with_one_key_one_is_an_order(shop: Shop) -> None:
-    ada, key = shop.client(), secrets.token_hex(8)
-    answers = at_once(lambda number: ada.place(key=key, total=f"1.{number:02}" if number else "2"))
-    refused = [answer for answer in answers if answer.status_code != 201]
-    assert len(refused) == AT_ONCE - 1
-    slugs = {409: "in-progress", 422: "key-reused"}
-    assert all(is_problem(each, each.status_code, slugs[each.status_code]) for each in refused)
-
-
-@case
 def fifty_orders_at_once_are_fifty(shop: Shop) -> None:
     ada = shop.client()
     assert len(orders_of(ada, at_once(lambda number: ada.place(total=f"{number + 1}")))) == AT_ONCE
-
-
-@case
-def a_body_has_a_limit(shop: Shop) -> None:
-    answer = shop.client().http.post("/orders", content=b" " * (1024 * 1024 + 1), headers={"Idempotency-Key": '"1"'})
-    assert is_problem(answer, 413)
-
-
-@case
-def every_refusal_is_a_problem(shop: Shop) -> None:
-    ada = shop.client()
-    assert is_problem(ada.http.get("/nothing"), 404)
-    assert is_problem(ada.http.delete("/orders"), 405)
-    assert json.loads(ada.http.get("/nothing").content)["title"] == "Not Found"
-    assert PROBLEM in ada.show("nope").headers["Content-Type"]

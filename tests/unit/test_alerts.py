@@ -86,18 +86,6 @@ def test_each_alert_is_tested_where_it_fires_and_where_it_does_not():
     assert cases == [(rule["alert"], fires) for rule in rules() for fires in (True, False)]
 
 
-def test_the_dashboard_is_of_one_data_source_and_each_panel_has_a_place():
-    document = json.loads(DASHBOARD.read_text())
-    source, service = document["templating"]["list"]
-    assert (source["type"], source["query"]) == ("datasource", "prometheus")
-    assert service["query"] == "label_values(outboxkit_relay_connected, service)"
-    assert all('service=~"$service"' in target["expr"] for panel in panels() for target in panel["targets"])
-    sources = [panel["datasource"] for panel in panels()]
-    assert {json.dumps(source) for source in sources} == {'{"type": "prometheus", "uid": "${datasource}"}'}
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
-    assert len({panel["id"] for panel in panels()}) == len(set(places)) == len(places)
-
-
 def test_workers_of_the_compose_file_are_scraped_where_they_listen():
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     (job,) = config["scrape_configs"]

@@ -60,13 +60,6 @@ def mypy(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Check:
     return check
 
 
-def test_the_users_environment_has_the_wheel_and_not_the_source(python: Path):
-    told = subprocess.run(
-        [python, "-I", "-c", "import outboxkit; print(outboxkit.__file__)"], capture_output=True, text=True, check=True
-    )
-    assert Path(told.stdout.strip()).is_relative_to(building.site_packages(python))
-
-
 @pytest.mark.night
 def test_mypy_finds_nothing_wrong_with_a_users_program_and_the_types_that_it_expects(mypy: Check, tmp_path: Path):
     ended = mypy(program(tmp_path))

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-import outboxkit
-from outboxkit import Reject, Retry, errors
+from outboxkit import Retry, errors
 
 CLASSES = {
     name: found for name, found in vars(errors).items() if inspect.isclass(found) and issubclass(found, Exception)
@@ -30,15 +29,6 @@ def test_the_tree_is_the_one_that_the_module_draws():
         above.append((depth, name))
 
 
-def test_every_error_is_public():
-    assert CLASSES.keys() <= set(outboxkit.__all__)
-
-
-def test_signals_are_not_errors():
-    assert not issubclass(Retry, errors.OutboxkitError)
-    assert not issubclass(Reject, errors.OutboxkitError)
-
-
 @pytest.mark.parametrize("after", [90, 90.0, timedelta(seconds=90)])
 def test_retry_takes_seconds_or_a_timedelta(after: timedelta | float):
     assert Retry(after=after).after == timedelta(minutes=1, seconds=30)
@@ -47,10 +37,6 @@ def test_retry_takes_seconds_or_a_timedelta(after: timedelta | float):
 def test_retry_without_a_delay_leaves_it_to_the_backoff():
     assert Retry().after is None
     assert Retry("the bank is closed").reason == str(Retry("the bank is closed")) == "the bank is closed"
-
-
-def test_reject_carries_its_reason():
-    assert Reject("no such order").reason == str(Reject("no such order")) == "no such order"
 
 
 def test_a_delay_that_is_no_number_is_refused():

@@ -5,13 +5,10 @@ import sys
 from dataclasses import dataclass
 from enum import Enum
 
-import attrs
-import msgspec
-import pydantic
 import pytest
 
 from outboxkit import ConfigurationError, event
-from outboxkit.events import Declaration, declaration_of, is_event, is_model, is_pydantic, name_of
+from outboxkit.events import Declaration, declaration_of, is_event, name_of
 from tests.unit.shop import CustomerMoved, OrderConfirmed, ParcelSent, StockChanged
 
 
@@ -27,20 +24,6 @@ from tests.unit.shop import CustomerMoved, OrderConfirmed, ParcelSent, StockChan
 def test_four_kinds_of_classes_can_be_events(cls: type, name: str):
     assert name_of(cls) == name
     assert is_event(cls)
-
-
-def test_the_class_is_returned_as_it_was():
-    @dataclass
-    class Plain:
-        a: int
-
-    assert event("Plain")(Plain) is Plain
-    assert Plain(1) == Plain(1)
-
-
-def test_the_mark_is_no_field():
-    assert "__outboxkit_event__" not in CustomerMoved.model_fields
-    assert msgspec.json.encode(StockChanged("a", amount=1)) == b'{"sku":"a","amount":1,"by_colour":{}}'
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 7, "a\0b", "\ud800"])
@@ -88,11 +71,6 @@ def test_a_broker_gives_no_reply():
         event("ChargeCard", reply="CardCharged")
 
 
-def test_forgotten_parentheses_are_explained():
-    with pytest.raises(ConfigurationError, match=r'as in @event\("OrderConfirmed"\)'):
-        event(OrderConfirmed)
-
-
 class Plain:
     pass
 
@@ -117,21 +95,6 @@ def test_a_subclass_is_not_the_event_of_its_parent():
         name_of(Special)
     event("SpecialOrder")(Special)
     assert (name_of(Special), name_of(OrderConfirmed)) == ("SpecialOrder", "OrderConfirmed")
-
-
-def test_an_instance_is_no_event_class():
-    assert not is_event(StockChanged("a", amount=1))
-
-
-def test_kinds():
-    @attrs.define
-    class Attrs:
-        a: int
-
-    assert is_model(Attrs)
-    assert is_pydantic(CustomerMoved)
-    assert not is_pydantic(OrderConfirmed)
-    assert not is_pydantic(pydantic.TypeAdapter(int))
 
 
 def test_pydantic_is_not_needed():

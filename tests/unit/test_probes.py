@@ -1,12 +1,9 @@
 """The files beside the workers ask the admin port where it listens."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from outboxkit.runtime.admin.pages import ASK_SECONDS
-from tests.unit.test_deployment import UNITS, WORKERS, compose_workers, manifest, pod
+from tests.unit.test_deployment import compose_workers, manifest, pod
 
 
 @pytest.mark.parametrize("name", ["relay", "consumer"])
@@ -34,11 +31,3 @@ def test_containers_are_asked_whether_they_are_live():
         assert (program, flag) == ("python", "-c")
         assert f"urlopen('http://127.0.0.1:{port}/livez', timeout=5)" in code
         compile(code, name, "exec")
-
-
-def test_units_of_one_machine_have_different_ports():
-    files = [*UNITS, WORKERS / "systemd" / "consumer-billing.env"]
-    ports = re.findall(
-        r"^(?:Environment=)?OUTBOXKIT_ADMIN_PORT=(\d+)$", "\n".join(map(Path.read_text, files)), re.MULTILINE
-    )
-    assert len(set(ports)) == len(ports) == 3

@@ -1,7 +1,6 @@
 """The HTTP publisher at a destination that is slow, drops connections or is somebody else; order and concurrency."""
 
 import asyncio
-import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -227,43 +226,6 @@ async def test_who_goes_away_in_the_middle_of_a_batch(destination: Destination):
 
 
 MESSAGES = by_night(2000, else_=300)
-
-
-async def test_every_message_gets_through_to_a_server_that_fails_at_random(destination: Destination):
-    chance = random.Random(5)
-    taken: Counter[str | None] = Counter()
-
-    async def answer(call: Call) -> Say:
-        fate = chance.random()
-        if fate < 0.06:
-            return DROP
-        if fate < 0.24:
-            return say(chance.choice([409, 429, 500, 503]))
-        taken[call.key] += 1
-        return DROP if fate < 0.3 else say()
-
-    destination.answer = answer
-    publisher = HttpPublisher(destination.url)
-    left = {str(number): made(number, key=f"key-{number % 50}") for number in range(MESSAGES)}
-    last: dict[str | None, int] = {}
-    for _ in range(MESSAGES):
-        if not left:
-            break
-        batch = list(left.values())[:64]
-        for message, receipt in zip(batch, await publish(publisher, *batch), strict=True):
-            assert not receipt.final
-            if receipt.verdict is Verdict.CONFIRMED:
-                assert last.get(message.key, -1) < int(message.id)
-                last[message.key] = int(message.id)
-                del left[message.id]
-    await publisher.close()
-    assert not left
-    assert set(taken) == {str(number) for number in range(MESSAGES)}
-    assert {call.header("outboxkit-key") for call in destination.calls} == {f"key-{number}" for number in range(50)}
-    first_taken = defaultdict(list)
-    for key in taken:
-        first_taken[int(str(key)) % 50].append(int(str(key)))
-    assert all(numbers == sorted(numbers) for numbers in first_taken.values()), "each key kept its order"
 
 
 async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: Destination):

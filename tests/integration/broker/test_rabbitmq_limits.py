@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers.rabbitmq import RabbitSubscriber, retries
+from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from tests.servers import OwnServer
 from tests.support.delays import DELAYS, DELAYS_TEXT, WAITING
 from tests.support.plain_client import PlainClient
@@ -150,32 +149,6 @@ async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asy
         await asyncio.wait(started[-1:], timeout=0.7)
         waiting = [retry for retry in started if not retry.done()]
     return len(started) - len(waiting), waiting
-
-
-async def test_a_retry_queue_that_is_full_is_waited_for_and_told_once(
-    full: str, client: PlainClient, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(retries, "RECONNECT_SECONDS", 0.3)
-    monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
-    subscriber = subscriber_of(client)
-    with capture_logs() as said:
-        await subscriber.connect()
-        publish(client, *"123456789")
-        took, waiting = await retry_until_full(subscriber)
-        assert [line["event"] for line in said if "full" in line] == ["a queue takes no copies, waiting"]
-        taken = []
-        while len(taken) < took + 3:
-            found = await eventually_async(lambda: asyncio.to_thread(client.take, full))
-            assert found is not None
-            taken.append((found.properties.message_id, found.properties.headers["outboxkit-attempt"]))
-        assert await asyncio.gather(*waiting) == [LATER] * 3
-        assert sorted(taken) == [(id_, 2) for id_ in "123456789"[: took + 3]]
-        await subscriber.connect()
-        assert subscriber._channel is not None
-        assert not subscriber._channel.lost
-        await subscriber.close()
-    await eventually_async(lambda: asyncio.to_thread(client.depth), lambda depth: depth == 9 - took - 3)
-    assert client.depth(full) == 0
 
 
 async def test_a_stop_does_not_wait_for_a_full_retry_queue(full: str, client: PlainClient):

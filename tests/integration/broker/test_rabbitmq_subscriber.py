@@ -138,38 +138,11 @@ async def test_an_expiry_does_not_cut_the_wait_short(subscriber: RabbitSubscribe
     assert waiting.properties.expiration is None
 
 
-async def test_each_attempt_takes_the_next_delay(subscriber: RabbitSubscriber, broker: PlainClient):
-    broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
-    steps = []
-    for attempt in (1, 2, 3):
-        delivery = await subscriber.receive()
-        assert delivery is not None
-        assert delivery.delivery_headers.attempt == attempt
-        steps.append(await delivery.retry())
-    assert steps == list(DELAYS)
-
-
-async def test_a_release_comes_back_at_once_as_the_same_attempt(subscriber: RabbitSubscriber, broker: PlainClient):
-    broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
-    first = await subscriber.receive()
-    assert first is not None
-    await first.requeue()
-    second = await subscriber.receive()
-    assert second is not None
-    assert (second.delivery_headers.attempt, second.message) == (1, first.message)
-
-
 async def test_what_the_broker_drops_by_a_limit_of_its_own_is_kept(subscriber: RabbitSubscriber, broker: PlainClient):
     broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed", expiration="1")
     dead = await eventually_async(lambda: asyncio.to_thread(broker.take, f"{broker.queue}.dead"))
     assert dead is not None
     assert dead.properties.message_id == "1"
-
-
-async def test_two_consumers_of_one_queue_declare_the_same(subscriber: RabbitSubscriber, broker: PlainClient):
-    other = subscriber_of(broker)
-    await other.connect()
-    await other.close()
 
 
 @pytest.mark.parametrize("suffix", ["", ".dead"])

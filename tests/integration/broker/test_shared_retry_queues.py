@@ -1,23 +1,15 @@
 """Retry queues that all queues of a virtual host share: whose copies come back to whom, and what may hold them up."""
 
 import asyncio
-import json
-import re
-import secrets
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerRefused
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
 from outboxkit.brokers.rabbitmq.topology import UNROUTABLE
-from tests.servers import OwnServer
 from tests.support.delays import DELAYS, DELAYS_TEXT, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -117,41 +109,3 @@ async def test_a_retry_queue_that_was_deleted_with_its_exchange_is_declared_agai
         await subscriber.connect()
         await (await received(subscriber)).retry()
         assert (await received(subscriber)).delivery_headers.attempt == 2
-
-
-async def test_a_user_who_may_not_declare_what_is_shared_needs_it_to_be_there(own_rabbitmq: OwnServer):
-    broker, user, vhost = PlainClient(own_rabbitmq.url), f"user-{secrets.token_hex(4)}", f"vhost-{secrets.token_hex(4)}"
-    owner = make_url(own_rabbitmq.url)
-    broker.url = owner.set(database=vhost).render_as_string(hide_password=False)
-    own, shared = rf"^{broker.queue}(\.dead)?$", r"outboxkit\.delay\..*"
-    ctl = "rabbitmqctl"
-    own_rabbitmq.execute(ctl, "add_vhost", vhost)
-    own_rabbitmq.execute(ctl, "set_permissions", "-p", vhost, owner.username or "", ".*", ".*", ".*")
-    own_rabbitmq.execute(ctl, "add_user", user, "secret")
-    configure, write = f"{own}|^{broker.exchange}$", rf"{own}|^(amq\.default|{shared})$"
-    read = rf"{own}|^({broker.exchange}|outboxkit\.retry)$"
-    own_rabbitmq.execute(ctl, "set_permissions", "-p", vhost, user, configure, write, read)
-    url = owner.set(database=vhost, username=user, password="secret").render_as_string(hide_password=False)
-    try:
-        with pytest.raises(BrokerRefused, match=rf"has no {re.escape(UNROUTABLE)}, .*import_definitions") as refused:
-            async with subscriber_of(broker, url=url):
-                pass
-        found = re.search(r"\{.*\}", str(refused.value))
-        assert found is not None
-        assert {each["name"] for each in json.loads(found[0])["queues"]} == {UNROUTABLE, *WAITING}
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:  # in a folder that the broker's user may read
-            Path(file.name).chmod(0o644)
-            file.write(found[0])
-            file.flush()
-            own_rabbitmq.execute(ctl, "import_definitions", file.name)
-        async with subscriber_of(broker, url=url) as subscriber:
-            publish(broker, "m")
-            await (await received(subscriber)).retry()
-            again = await received(subscriber)
-            assert again.delivery_headers.attempt == 2
-            await again.requeue_fresh()
-            assert (await received(subscriber)).delivery_headers.attempt == 2
-    finally:
-        broker.disconnect()
-        own_rabbitmq.execute(ctl, "delete_vhost", vhost)
-        own_rabbitmq.execute(ctl, "delete_user", user)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Reject, Retry, ids, inbox_handler, outbox, tables
+from outboxkit import Message, Retry, ids, inbox_handler, outbox, tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.relay import Relay
@@ -112,18 +112,6 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(start: Start, pg_engin
     assert broker.depth() == 0
 
 
-async def test_a_rejected_message_is_a_dead_letter_at_once(start: Start, pg_engine: Engine, broker: PlainClient):
-    @inbox_handler("RejectAlways")
-    async def reject(session: AsyncSession, event: Ordered) -> None:
-        raise Reject("not ours")
-
-    async with start(reject) as consumer:
-        publish(broker, 7, "m")
-        await consumer.reaches(dead=1)
-    (letter,) = dead_letters(pg_engine)
-    assert (letter.reason, letter.error, letter.attempts) == ("rejected", "not ours", 1)
-
-
 @pytest.mark.parametrize("after", [3000, timedelta(hours=2)], ids=str)
 async def test_a_handler_chooses_the_step_on_which_its_message_waits(
     start: Start, pg_engine: Engine, broker: PlainClient, after: Any
@@ -137,37 +125,6 @@ async def test_a_handler_chooses_the_step_on_which_its_message_waits(
         await consumer.reaches(retried=1)
         assert broker.depth(WAITING[-1]) == 1
     assert not dead_letters(pg_engine)
-
-
-async def test_a_retry_counts_as_an_attempt(start: Start, pg_engine: Engine, broker: PlainClient):
-    @inbox_handler("LaterAgain")
-    def later(session: Session, event: Ordered) -> None:
-        raise Retry("closed", after=0.2)
-
-    async with start(later, policy=ConsumerPolicy(max_attempts=3)) as consumer:
-        publish(broker, 7, "m")
-        await consumer.reaches(retried=2, dead=1)
-    assert [(letter.reason, letter.error) for letter in dead_letters(pg_engine)] == [("failed", "closed")]
-
-
-async def test_of_two_handlers_only_the_failed_one_runs_again(start: Start, pg_engine: Engine, broker: PlainClient):
-    ran: list[str] = []
-
-    @inbox_handler("A")
-    def good(session: Session, event: Ordered) -> None:
-        ran.append("good")
-
-    @inbox_handler("B")
-    def bad_once(session: Session, event: Ordered) -> None:
-        ran.append("bad")
-        if ran.count("bad") == 1:
-            raise ValueError("once")
-
-    async with start(good, bad_once) as consumer:
-        publish(broker, 7, "m")
-        await consumer.reaches(processed=2, retried=1, duplicate=1)
-    assert sorted(ran) == ["bad", "bad", "good"]
-    assert processed(pg_engine) == [("A", "m"), ("B", "m")]
 
 
 async def test_a_day_that_has_no_partition_gets_one_when_a_message_of_it_comes(

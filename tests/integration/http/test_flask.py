@@ -180,21 +180,6 @@ def test_a_body_beyond_the_limit_is_not_read(shop: Shop, client: httpx.Client, f
     assert shop.calls == 0
 
 
-def test_a_form(shop: Shop, client: httpx.Client):
-    answers = [client.post("/form", data={"customer": "Ada"}, headers=KEY) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [303, 303]
-    assert answers[0].headers["Location"] == answers[1].headers["Location"]
-    assert effects(shop) == (1, 1, 1)
-    assert problem(client.post("/form", data={"customer": "Eve"}, headers=KEY)) == (422, "key-reused")
-
-
-def test_a_blueprint(shop: Shop, client: httpx.Client):
-    answers = [client.post("/admin/a/b/orders", headers=KEY) for _ in range(2)]
-    assert [(answer.status_code, answer.headers["Content-Type"]) for answer in answers] == [(201, "text/plain")] * 2
-    with shop.engine.connect() as connection:
-        assert connection.scalars(select(tables.idempotency.c.scope)).all() == ["POST /admin/<path:where>/orders"]
-
-
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_duplicate_does_not_wait_for_the_first(shop: Shop, client: httpx.Client):
     """On SQLite it waits: there is one writer."""

@@ -1,7 +1,5 @@
 """How often a request goes to the database and back: counted on the wire."""
 
-import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +11,6 @@ from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome
 from outboxkit.runtime import process
 from tests.support.ledger_requests import ASKED, CREATED, IN_STEPS, OTHER, done
-from tests.support.statements_sent import StatementsSent
 from tests.support.tcp_proxy import TcpProxy
 
 WARM_UP, REQUESTS = 20, 30
@@ -81,20 +78,3 @@ async def test_what_the_open_holder_does_costs_three(
         await holder.run_sync(ledger.begin, **ASKED)
         assert await serve(engine, asked) == outcome
         assert await turns(engine, proxy, [asked] * (WARM_UP + REQUESTS)) == 3
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="libpq's trace is for Linux only")
-async def test_they_are_these(engine: AsyncEngine):
-    sent = StatementsSent(engine)
-    for asked in numbered(ASKED):
-        await serve(engine, asked)
-    await serve(engine, ASKED | {"key": "k-0"})
-    await engine.dispose()
-    counted = Counter(text.partition(" (")[0][:30].strip() for text in sent.texts() if "idempotency" in text)
-    sent.close()
-    requests = WARM_UP + REQUESTS
-    assert counted == {
-        "INSERT INTO outboxkit_idempote": requests + 1,
-        "UPDATE outboxkit_idempotency S": requests,
-        "SELECT outboxkit_idempotency.f": 1,
-    }

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, event, select, text
@@ -12,15 +11,12 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message, inbox_handler, tables
 from outboxkit.brokers import Receipt
-from outboxkit.consumer import Concurrency
-from outboxkit.operators.doctor import messages
 from outboxkit.relay.notifier import NAME as LISTENER
 from outboxkit.runtime import engines, process
 from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process, read_pauses, resume_process
 from outboxkit.runtime.pauses.holding import Acknowledgement, Holding, note_sessions, read_holding
 from tests.integration.consumer.running_consumer import Ordered, publish, starter
-from tests.integration.operators.doctoring import look
-from tests.integration.relay.recording import Recorder, behind_proxy, count, fill, relay, rows, running
+from tests.integration.relay.recording import Recorder, count, fill, relay, rows, running
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
@@ -29,11 +25,6 @@ CUT_OFF = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name IN ('test', :listener)
 """
-
-
-@inbox_handler("Ignore")
-async def ignore_it(session: AsyncSession, event: Ordered) -> None:
-    """Nothing."""
 
 
 def begin(engine: Engine, process: str, name: str) -> None:
@@ -154,38 +145,6 @@ async def test_a_relay_stays_paused_while_the_database_cuts_it_off(pg_engine: En
     assert recorder.arrived == ["m1", "m2", "m3"]
 
 
-async def test_a_relay_that_knows_no_pauses_is_named_while_it_goes_on(pg_engine: Engine, postgresql_url: str):
-    """A process of its own for the database: its engine, sessions and watch, which never looks."""
-    engines = [process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=10)) for _ in range(2)]
-    recorder = Recorder()
-    ours, blind = (relay(engine, recorder) for engine in engines)
-
-    async def see_nothing() -> None: ...
-
-    blind._watch.look = see_nothing  # type: ignore[method-assign]
-
-    def holding() -> Holding:
-        with pg_engine.connect() as connection:
-            (each,) = read_holding(connection, read_pauses(connection))
-            return each
-
-    with capture_logs() as said:
-        async with running(ours, blind):
-            begin(pg_engine, RELAY, "default")
-            await logged(said, "relay paused")
-            first = await eventually_async(reader(holding), lambda each: each.holders == 1 and bool(each.others))
-            fill(pg_engine, 1, keys=1)
-            await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
-            findings = await asyncio.to_thread(look, postgresql_url, messages.check_pauses)
-        assert (await asyncio.to_thread(holding)).holders == 0, "who has ended holds nothing"
-    for engine in engines:
-        await engine.dispose()
-    assert str(first).startswith("1 of at least 2 relays holds; ")
-    assert {each.name for each in first.others} <= {"outboxkit relay", LISTENER}
-    assert [each.code for each in findings] == ["pause-ignored", "paused"]
-    assert findings[0].what.startswith("Of relay default, which is paused, 1 of at least 2 relays holds; ")
-
-
 async def test_a_pause_is_acknowledged_for_the_sessions_of_all_threads_and_queues(
     pg_engine: Engine, postgresql_url: str
 ):
@@ -218,77 +177,6 @@ async def test_a_pause_is_acknowledged_for_the_sessions_of_all_threads_and_queue
     assert holding().holders == 0
     twin.dispose()
     await engine.dispose()
-
-
-async def test_an_outage_during_a_pause_is_not_told_when_it_is_over(pg_engine: Engine, postgresql_url: str):
-    recorder = Recorder()
-    async with behind_proxy(postgresql_url) as (proxy, url):
-        engine = process.engine(url, name="test")
-
-        def listeners() -> int:
-            return len(rows(pg_engine, tables.listener))
-
-        with capture_logs() as said:
-            async with running(relay(engine, recorder)):
-                await eventually_async(reader(listeners), lambda found: found == 1)
-                begin(pg_engine, RELAY, "default")
-                await logged(said, "relay paused")
-                await asyncio.to_thread(proxy.refuse)
-                await logged(said, "no look for a pause")
-                proxy.accept()
-                end(pg_engine, RELAY, "default")
-                fill(pg_engine, 3, keys=1)
-                await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
-                await eventually_async(reader(listeners), lambda found: found == 1)
-        await engine.dispose()
-    assert recorder.arrived == ["m1", "m2", "m3"]
-    assert not [line for line in said if line["log_level"] in ("warning", "error")]
-
-
-async def test_an_idle_consumer_tells_that_the_database_is_away_and_back(postgresql_url: str, broker: PlainClient):
-    async with behind_proxy(postgresql_url) as (proxy, url):
-        engine = process.engine(url, name="test")
-        with capture_logs() as said:
-            async with starter(engine, broker)(ignore_it):
-                await asyncio.to_thread(proxy.refuse)
-                await logged(said, "database is away, waiting")
-                proxy.accept()
-                await logged(said, "database is back, work goes on")
-        await engine.dispose()
-    told = [line["event"] for line in said if line["log_level"] in ("warning", "error")]
-    assert told == ["database is away, waiting"]
-
-
-async def test_a_consumer_finishes_what_it_has_in_hand_and_gives_back_the_rest(
-    pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
-):
-    began, gate = asyncio.Event(), asyncio.Event()
-    handled = Counter[int]()
-
-    @inbox_handler("Wait")
-    async def wait(session: AsyncSession, event: Ordered) -> None:
-        handled[event.number] += 1
-        began.set()
-        await gate.wait()
-
-    with capture_logs() as said:
-        async with starter(async_pg_engine, broker)(wait, concurrency=Concurrency(2)) as consumer:
-            for number in range(20):
-                publish(broker, number, f"m{number}")
-            await began.wait()
-            begin(pg_engine, CONSUMER, broker.queue)
-            await logged(said, "pausing when the running handlers have ended")
-            gate.set()
-            await logged(said, "consumer paused")
-            in_hand = sum(handled.values())
-            assert in_hand <= 2
-            await eventually_async(reader(broker.depth), lambda ready: ready == 20 - in_hand)
-            assert broker.consumers() == 0
-            end(pg_engine, CONSUMER, broker.queue)
-            await consumer.reaches(processed=20)
-    assert max(handled.values()) == 1
-    assert {row.attempts for row in rows(pg_engine, tables.inbox)} == {1}
-    assert not [line for line in said if line["log_level"] in ("warning", "error")]
 
 
 async def test_two_consumers_of_a_queue_are_paused_and_another_queue_is_not(

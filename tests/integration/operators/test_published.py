@@ -26,15 +26,6 @@ async def test_pruning_drops_days_and_deletes_only_what_has_none(async_pg_engine
     assert days(pg_engine) == [DAYS[0] + number * DAY for number in range(2, 12)]
 
 
-async def test_without_a_retention_nothing_is_touched(async_pg_engine: AsyncEngine, pg_engine: Engine):
-    retention = Retention(async_pg_engine, Periods(inbox=DAY), clock=lambda: NOW)
-    assert not (await retention.prune()).untouched
-    keep(pg_engine, row(1, NOW - 900 * DAY))
-    assert (await retention.prune()).untouched
-    assert places(pg_engine) == {1: "outboxkit_published_default"}
-    assert days(pg_engine) == []
-
-
 async def test_no_row_moves_while_a_page_is_read(async_pg_engine: AsyncEngine, pg_engine: Engine):
     """A page that was planned before a move and read after it would miss what has moved."""
     keep(pg_engine, row(1, NOW))

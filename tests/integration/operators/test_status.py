@@ -17,7 +17,6 @@ from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
 from outboxkit.statements.dialects import SNAPSHOT
-from tests.integration.operators.dead_rows import dead, fill
 from tests.integration.operators.doctoring import NOW
 from tests.processes import programs
 from tests.servers import Server
@@ -126,11 +125,3 @@ def shown_by(url: str, *arguments: str) -> str:
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-def test_a_replay_says_that_no_relay_is_connected(pg_engine: Engine, postgresql_url: str, run: Run) -> None:  # noqa: F811
-    fill(pg_engine, [dead(1), dead(2)])
-    alone = run("dead", "replay", "--yes", "1", "--database-url", postgresql_url)
-    assert alone.out.endswith("\nno relay is connected to this database: start one, `outboxkit relay`\n")
-    with psycopg.connect(libpq(postgresql_url), application_name="outboxkit relay"):
-        assert "no relay" not in run("dead", "replay", "--yes", "2", "--database-url", postgresql_url).out

@@ -174,25 +174,6 @@ def assert_bounded(nodes: list[dict[str, Any]], name: str) -> None:
         assert all(index.endswith("_pkey") for index in used), name
 
 
-def test_handlers_are_found_by_one_look_for_each(large: Engine) -> None:
-    with large.connect() as connection:
-        connection.execute(statements.status.forbid_sorting())
-        nodes = list(walk(explain(connection, statements.status.handlers())))
-    scans = [node for node in nodes if node.get("Relation Name", "").startswith("outboxkit_inbox")]
-    assert {scan["Index Name"] for scan in scans} == {"outboxkit_inbox_default_pkey"}
-    assert max(scan["Actual Rows"] for scan in scans) <= 1  # from PostgreSQL 18 on a fraction
-
-
-def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
-    with large.connect() as connection:
-        connection.execute(statements.status.forbid_sorting())
-        nodes = list(walk(explain(connection, statements.status.destinations())))
-    scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_outbox"]
-    assert {scan["Index Name"] for scan in scans} == {"outboxkit_outbox_ready", "outboxkit_outbox_due"}
-    assert max(scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans) == 1
-    assert max(scan["Actual Loops"] for scan in scans) <= 3
-
-
 @pytest.mark.parametrize("make", [statements.status.destinations, statements.notifier.something_to_do])
 def test_statistics_that_know_no_delayed_rows_mislead_nobody(pg_engine: Engine, make: Callable[[], Any]) -> None:
     with pg_engine.begin() as connection:

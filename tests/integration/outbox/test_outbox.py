@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import outboxkit
-from outboxkit import EncodeError, Message, ids, outbox, tables
+from outboxkit import Message, ids, outbox, tables
 
 KINDS = (Session, scoped_session, AsyncSession, async_scoped_session)
 
@@ -123,42 +123,6 @@ async def test_positions_follow_the_calls_whatever_is_added(session: Any, engine
     outbox.add(session, Ordered(1205))
     await done(session.commit())
     assert numbers(engine) == [b'{"number":%d}' % number for number in range(1206)]
-
-
-async def test_add_all_keeps_the_order(session: Any, engine: Engine):
-    outbox.add_all(session, [Ordered(number) for number in range(2500)])
-    await done(session.commit())
-    assert numbers(engine) == [b'{"number":%d}' % number for number in range(2500)]
-
-
-async def test_an_event_that_cannot_be_encoded_leaves_the_session_usable(session: Any, engine: Engine):
-    outbox.add(session, Ordered(1))
-    with pytest.raises(EncodeError):
-        outbox.add_all(session, [Ordered(2), Ordered(3)], headers={"bad": object()})
-    await done(session.commit())
-    assert numbers(engine) == [b'{"number":1}']
-
-
-async def test_every_property_is_stored(session: Any, engine: Engine):
-    due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
-    message = outbox.add(
-        session,
-        Ordered(1),
-        key="order-1",
-        headers={"tenant": "ä", "number": 5, "on": True, "none": None},
-        message_id=ids.derive("order", 1),
-        deliver_at=due,
-        topic="orders.confirmed",
-        correlation_id="story",
-    )
-    await done(session.commit())
-    with engine.connect() as connection:
-        row = connection.execute(select(tables.outbox)).one()
-    assert (row.message_id, row.type, row.topic, row.key) == (message.id, "Ordered", "orders.confirmed", "order-1")
-    assert row.headers == '{"tenant":"ä","number":5,"on":true,"none":null}'.encode()
-    assert (row.due_at, row.correlation_id, row.causation_id) == (due, "story", None)
-    assert (row.content_type, row.content_encoding) == ("application/json", None)
-    assert (row.attempts, row.last_error, row.created_at) == (0, None, message.created_at)
 
 
 async def test_a_ready_made_message_is_stored_as_it_is(session: Any, engine: Engine):

@@ -133,12 +133,6 @@ async def test_a_connection_that_ends_while_it_is_tested_is_an_outage(
     await waiting
 
 
-async def test_what_was_committed_before_the_wait_is_seen(idle: Notifier, writer: Writer):
-    writer.execute(INSERT.format("", ""))
-    async with asyncio.timeout(60):
-        await idle.wait(asyncio.Event())
-
-
 async def test_what_another_relay_holds_is_reported_once(idle: Notifier, pg_engine: Engine, writer: Writer):
     writer.execute(INSERT.format("", ""))
     async with asyncio.timeout(60):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
@@ -124,20 +124,6 @@ def test_pauses_have_an_age_by_destination_or_queue(stored: Tables):
         connection.execute(ours.where(pause.c.name == "over").values(until=NOW))
         connection.execute(ours.where(pause.c.name == "billing").values(since=NOW + MINUTE))
     assert stored.of(catalogue.PAUSE_AGE) == {("default", ""): 60, ("", "billing"): 0}
-
-
-def test_readings_are_kept_for_a_moment(stored: Tables):
-    statements: list[str] = []
-    event.listen(stored.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
-    assert stored.of(catalogue.OUTBOX_MESSAGES) == NONE
-    once = len(statements)
-    stored.add()
-    for metric in tables.GAUGES:
-        stored.of(metric)
-    assert stored.of(catalogue.OUTBOX_MESSAGES) == NONE
-    assert len(statements) == once + 1, "the INSERT of this test"
-    stored.seconds = tables.KEPT_SECONDS
-    assert stored.of(catalogue.OUTBOX_MESSAGES)[("default", "ready")] == 1
 
 
 def test_a_table_that_may_not_be_read_leaves_the_others(pg_engine: Engine):

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import ConfigurationError, Message, Reject, Retries, Retry, inbox_handler, tables
+from outboxkit import Message, Reject, Retries, Retry, inbox_handler, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.direct import LONGEST_WAIT, DirectPublisher
 from outboxkit.inbox import handler_of
@@ -164,14 +164,6 @@ async def test_a_type_that_no_handler_takes_is_unroutable(async_engine: AsyncEng
     assert receipt == Receipt(Verdict.UNROUTABLE, "no handler here takes 'ParcelSent'")
 
 
-async def test_several_failures_are_one_receipt(async_engine: AsyncEngine):
-    soon, later = Retry("soon", after=5), Retry("later", after=60)
-    failing = [raising(error, name) for name, error in (("A", later), ("B", soon), ("C", Reject("never")))]
-    receipt = await publish(async_engine, *failing)
-    assert receipt == Receipt(Verdict.REJECTED, "A: later; B: soon; C: never", timedelta(seconds=5))
-    assert (await publish(async_engine, failing[2], raising(Reject("no"), "D"))).final
-
-
 async def test_what_is_behind_a_failure_of_its_key_is_held(async_engine: AsyncEngine, database_url: str):
     @inbox_handler("Picky")
     def picky(session: Session, event: OrderConfirmed, sent: Message) -> None:
@@ -269,24 +261,3 @@ async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):
     assert [receipt.verdict for receipt in receipts] == [Verdict.UNKNOWN, Verdict.NOT_SENT]
     assert "unable to open" in str(receipts[0].reason)
     await engine.dispose()
-
-
-async def test_the_publisher_says_what_it_is(async_engine: AsyncEngine):
-    publisher = direct(async_engine, work)
-    assert (publisher.address, publisher.slow) == ("this process", True)
-    with pytest.raises(ConfigurationError, match="timeout of more than 0"):
-        direct(async_engine, work, timeout=timedelta(0))
-
-
-async def test_behind_a_failure_nothing_of_its_key_is_handled(async_engine: AsyncEngine, database_url: str):
-    batch = [
-        message(id="a", key="k", type="Unknown"),
-        message(id="b", key="k"),
-        message(id="c", key="other"),
-        message(id="d"),
-    ]
-    receipts = await published(direct(async_engine, work), batch)
-    verdicts = [Verdict.UNROUTABLE, Verdict.NOT_SENT, Verdict.CONFIRMED, Verdict.CONFIRMED]
-    assert [receipt.verdict for receipt in receipts] == verdicts
-    assert receipts[1].reason == "an earlier message of key 'k' has failed"
-    assert [id_ for _, id_ in handled(database_url)] == ["c", "d"]

@@ -1,6 +1,5 @@
 """`outboxkit trace` on SQLite; tests/integration/operators/test_trace.py has PostgreSQL."""
 
-import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,20 +9,13 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
-from outboxkit import ids, outbox, tables
-from tests.support.databases import SqliteCopies
+from outboxkit import outbox, tables
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
 
 NOW = datetime.now(UTC)
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ROW = {"type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "x", "key": "order-1"}
-
-
-@pytest.fixture
-def also_url(tmp_path: Path, migrated_sqlite: SqliteCopies) -> str:
-    """The database of a second service."""
-    return migrated_sqlite.copy(tmp_path / "billing.db")
 
 
 def write(url: str, *rows: tuple[Any, dict[str, Any]]) -> None:
@@ -54,36 +46,6 @@ def test_a_message_in_the_outbox(run: Run, engine: Engine, database_url: str):
     assert lines[8].startswith("timeline      2")
     of_key = run("trace", "--key", "order-1", "--database-url", database_url).out
     assert of_key.index(f"message       {first.id}") < of_key.index(f"message       {message.id}")
-
-
-def test_two_services(run: Run, database_url: str, also_url: str, tmp_path: Path):
-    parent, child, grandchild = ids.new(), ids.new(), ids.new()
-    story = {"correlation_id": parent}
-    write(
-        database_url, (tables.published, ROW | {"published_at": datetime.now(UTC), "position": 1, "message_id": parent})
-    )
-    write(
-        also_url,
-        (tables.inbox, {"handler": "Charge", "message_id": parent, "type": "OrderConfirmed"}),
-        (tables.outbox, ROW | story | {"message_id": child, "causation_id": parent, "type": "Charged"}),
-        (tables.dead_letter, ROW | story | {"message_id": grandchild, "causation_id": child, "type": "Booked"}
-         | {"side": "inbox", "queue": "q", "handler": "Book", "reason": "failed", "error": "no", "attempts": 10}),
-    )  # fmt: skip
-    file = tmp_path / "billing.url"
-    file.write_text(also_url)
-    ended = run("trace", parent, "--also", f"@{file}", "--database-url", database_url)
-    assert ended.code == 0
-    assert "why           Charge handled it at" in ended.out
-    assert ended.out.startswith(f"database [1]  {database_url}\ndatabase [2]  {also_url}\n")
-    assert "  published to the broker [1]\n" in ended.out
-    assert f"caused        Charged {child}: waiting\n" in ended.out
-    document = json.loads(
-        run("trace", "--correlation", parent, "--also", also_url, "--json", "--database-url", database_url).out
-    )
-    assert [each["message_id"] for each in document["messages"]] == [parent, child, grandchild]
-    assert [each["state"] for each in document["messages"]] == ["handled", "waiting", "dead"]
-    assert document["databases"] == [database_url, also_url]
-    assert document["messages"][0]["caused"] == [{"message_id": child, "type": "Charged", "state": "waiting"}]
 
 
 @pytest.mark.parametrize(

@@ -245,23 +245,9 @@ def test_a_lost_number_is_found_deep_inside():
         payloads.encode(Outer({"a": [MeasuredModel(value=1), MeasuredModel(value=float("nan"))]}))
 
 
-@pytest.mark.parametrize("cls", [Measured, MeasuredModel])
-def test_null_and_the_word_are_no_lost_numbers(cls: Any):
-    assert payloads.decode(cls, payloads.encode(cls(value=1, many=[None]))) == cls(value=1, many=[None])
-    assert payloads.encode(Line("null", Decimal(1))) == b'{"sku":"null","price":"1","size":1}'
-
-
 def test_the_limit_is_the_size_of_the_payload_in_bytes():
     event = Line("é" * 100, Decimal(1))
     size = len(payloads.encode(event))
     assert payloads.encode(event, limit=size)
     with pytest.raises(EncodeError, match=rf"Line is {size} bytes .* at most {size - 1} .*max_payload_bytes"):
         payloads.encode(event, limit=size - 1)
-
-
-def test_the_limit_is_one_mebibyte_unless_said_otherwise():
-    assert payloads.MAX_PAYLOAD_BYTES == 1_048_576
-    overhead = len(payloads.encode(Line("", Decimal(1))))
-    assert len(payloads.encode(Line("x" * (2**20 - overhead), Decimal(1)))) == 2**20
-    with pytest.raises(EncodeError, match="1048577 bytes"):
-        payloads.encode(Line("x" * (2**20 - overhead + 1), Decimal(1)))

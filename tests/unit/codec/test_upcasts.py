@@ -160,29 +160,6 @@ def test_an_upcast_beyond_the_class_is_refused(version: int, steps: tuple[int, .
         upcasts.chain_of(stored(version, *steps))
 
 
-def test_upcasts_of_other_events_are_not_its_own():
-    cls = stored(2, 1, more='@upcast("Other", 1)\ndef other(document): ...\n')
-    assert [each.__name__ for each in upcasts.chain_of(cls)] == ["step_0"]
-
-
-def test_an_imported_upcast_is_found_once_under_two_names():
-    elsewhere = module_of('@upcast("Stored", 1)\ndef there(document):\n    return document\n')
-    cls = stored(2, more=f"from {elsewhere.__name__} import there\nagain = there\n")
-    assert upcasts.chain_of(cls) == (elsewhere.there,)
-
-
-def test_a_class_without_a_module_has_no_upcasts():
-    cls = stored(1)
-    del sys.modules[cls.__module__]
-    assert upcasts.chain_of(cls) == ()
-
-
-@pytest.mark.parametrize(("name", "version"), [("", 1), (7, 1), ("A", 0), ("A", "1"), ("A", True), ("A", 2**31)])
-def test_an_upcast_needs_a_name_and_a_version(name: Any, version: Any):
-    with pytest.raises(ConfigurationError, match="@upcast takes the name of an event and the version"):
-        upcast(name, version)
-
-
 async def _asynchronous(document: dict[str, Any]) -> dict[str, Any]:
     return document
 

@@ -12,14 +12,12 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
-from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency, dispatcher
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.records import Records
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
-CARD = "4111"
 SINGLE, ORDERED = Concurrency(2), Concurrency(2, ordered=True)
 
 
@@ -246,22 +244,6 @@ async def test_an_error_of_our_own_sets_one_message_aside(
 
 
 @pytest.mark.unexpected
-@in_both_places
-async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    @inbox_handler("Work", batch=True)
-    def work(session: Session, event: OrderConfirmed) -> None: ...
-
-    def broken(*_: Any) -> None:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr("outboxkit.consumer.batch.BatchRunner._entries", broken)
-    bench.put(*(message(id=f"m-{number}") for number in range(4)))
-    assert (await bench.run_until_settled(work)).outcomes == {Outcome.PROCESSED: 4}
-
-
-@pytest.mark.unexpected
 async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -287,31 +269,6 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     assert refused[-1] - refused[0] >= 0.04, "it is no hot loop"
     (row,) = rows(database_url, tables.dead_letter)
     assert (row["reason"], row["error"]) == ("rejected", "KeyError: 'x'")
-
-
-@in_both_places
-@pytest.mark.parametrize("method", ["ack", "requeue", "retry"])
-async def test_a_settlement_that_fails_oddly_is_a_lost_connection(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, method: str
-):
-    original, errors = getattr(MemoryDelivery, method), [ZeroDivisionError(), asyncio.CancelledError()]
-
-    async def odd(self: Any, *given: Any, **more: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return await original(self, *given, **more)
-
-    monkeypatch.setattr(MemoryDelivery, method, odd)
-
-    @inbox_handler("Once")
-    def once(session: Session, event: OrderConfirmed) -> None:
-        if method == "retry":
-            raise ValueError("boom")
-
-    bench.put(message(), message(id="m-2"), message(id="m-3"))
-    await bench.run_until_settled(once, max_attempts=2)
-    settled = len(rows(database_url, tables.inbox)) + len(rows(database_url, tables.dead_letter))
-    assert (settled, bench.subscriber.unacked) == (3, {})
 
 
 @pytest.mark.parametrize("after", [-5, timedelta(days=-1), 10**30, float("inf"), timedelta.max, 0.5])

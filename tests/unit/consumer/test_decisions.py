@@ -97,10 +97,6 @@ def test_a_delay_of_another_kind_is_no_delay():
     assert (found.outcome, found.after) == (Outcome.RETRIED, None)
 
 
-def test_the_defaults_of_the_policy():
-    assert ConsumerPolicy() == ConsumerPolicy(max_attempts=10, retention=timedelta(days=14))
-
-
 def test_other_reasons():
     assert decisions.malformed(Malformed(b"", reason="the message has no type")) == Decision(
         Outcome.DEAD, "malformed", "the message has no type"
@@ -165,12 +161,6 @@ def test_a_handlers_own_attempts_count_for_what_the_inbox_must_remember():
         ConsumerPolicy(max_attempts=1, delays=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
 
 
-def test_every_reason_fits_its_column():
-    reasons = ["failed", "rejected", "undecodable", "malformed", "no handler", "stale", "crash", "dropped"]
-    assert max(map(len, reasons)) <= dead_letter.c.reason.type.length
-    assert all(f"`{reason}`" in (Decision.__doc__ or "") for reason in reasons)
-
-
 def test_a_dead_letter_keeps_the_whole_message():
     sent = message(key="k", topic="t", headers={"a": 1}, correlation_id="c", causation_id="d", content_encoding="gzip")
     sent = replace(sent, version=3)
@@ -217,13 +207,6 @@ def test_a_dead_letter_can_always_be_stored(id_: str, type_: str, mime: str, err
             value.encode()
             assert "\0" not in value
             assert len(value) <= (dead_letter.c[name].type.length or len(value))
-
-
-def test_a_dead_letter_has_only_columns_of_the_table():
-    row = decisions.dead_letter(message(), FAILED, queue="q", handler=None, attempts=1)
-    of_the_relay = {"position", "parked", "discard_unroutable", "destination", "reply"}
-    later = {"id", "dead_at", "resolution", "resolved_at", "resolved_by"}
-    assert row.keys() | of_the_relay | later == set(dead_letter.c.keys())
 
 
 def test_what_the_broker_set_aside_is_dead_at_once():

@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
-from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
-from outboxkit.consumer.batch import BatchRunner
-from outboxkit.consumer.key_queues import KeyQueues
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.transactions import Transactions
 from tests.support.polling import eventually_async
@@ -137,50 +133,6 @@ async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Be
     await running
     assert consumer.outcomes == {Outcome.PROCESSED: 1}
     assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["m-1"]
-
-
-@pytest.mark.unexpected
-async def test_an_error_of_the_dispatcher_s_own_connects_again(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    errors, put_back = [ZeroDivisionError()], KeyQueues.put_back
-
-    def broken(self: KeyQueues, arrivals: Any) -> None:
-        if errors:
-            raise errors.pop()
-        put_back(self, arrivals)
-
-    monkeypatch.setattr(KeyQueues, "put_back", broken)
-    bench.put(order(1))
-    with capture_logs() as said:
-        consumer = await bench.run_until_settled(work)
-    assert consumer.outcomes == {Outcome.PROCESSED: 1}
-    assert "dispatching deliveries failed, connecting again" in [line["event"] for line in said]
-
-
-@pytest.mark.unexpected
-async def test_of_a_batch_that_fails_unexpectedly_the_settled_and_the_waiting_are_left_alone(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    @inbox_handler("Together", batch=True)
-    def together(session: Session, event: OrderConfirmed) -> None:
-        session.execute(insert(effects).values(what=f"order {event.order_id}"))
-
-    handle, sizes = BatchRunner._handle, list[int]()
-
-    async def broken(self: BatchRunner, arrivals: Any, stop: asyncio.Event) -> Any:
-        sizes.append(len(arrivals))
-        if len(sizes) > 1:
-            return await handle(self, arrivals, stop)
-        await arrivals[0].ack()
-        arrivals[1].waits = timedelta(microseconds=1)
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(BatchRunner, "_handle", broken)
-    bench.put(*(order(number, key=key) for number, key in enumerate("abbc")))
-    consumer = await bench.run_until_settled(together, concurrency=ORDERED)
-    assert (sizes[0], consumer.outcomes) == (4, {Outcome.PROCESSED: 3})
-    assert done(database_url) == ["order 3", "order 1", "order 2"]
 
 
 async def test_a_stopped_drain_counts_also_what_failed_after_the_stop(bench: Bench):

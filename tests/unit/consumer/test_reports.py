@@ -69,22 +69,6 @@ async def test_a_failure_reaches_the_log_the_standard_logging_and_the_hook(
     assert logging.Formatter().format(given_up).endswith(row["traceback"])
 
 
-def test_logging_prints_nothing_unless_it_is_configured(capfd: pytest.CaptureFixture[str]):
-    logging.getLogger("outboxkit.consumer").error("a dead letter")
-    assert any(isinstance(each, logging.NullHandler) for each in logging.getLogger("outboxkit.consumer").handlers)
-
-
-async def test_a_logger_that_is_switched_off_costs_no_traceback(bench: Bench, caplog: pytest.LogCaptureFixture):
-    @inbox_handler("Fails")
-    async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
-        raise ValueError("boom")
-
-    bench.put(message())
-    with caplog.at_level(logging.CRITICAL, "outboxkit.consumer"):
-        assert (await bench.drain(fails, max_attempts=1)).outcomes == {Outcome.DEAD: 1}
-    assert caplog.records == []
-
-
 async def test_no_value_of_a_statement_and_no_forged_line_leaves_the_consumer(
     bench: Bench, database_url: str, caplog: pytest.LogCaptureFixture
 ):

@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from outboxkit import Outcome, Reject, Retry, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
-from outboxkit.consumer.handle import HandlerRunner
 from tests.unit.consumer.conftest import AT_ONCE, Bench
 from tests.unit.shop import OrderConfirmed, message, rows
 
@@ -151,51 +150,3 @@ async def test_of_the_delays_that_handlers_ask_for_the_shortest_counts(bench: Be
     with capture_logs() as said:
         await bench.run_until_settled(soon, late, max_attempts=2)
     assert {line["after"] for line in said if "after" in line} == {f"{AT_ONCE[0].total_seconds():g}s"}
-
-
-async def test_a_message_that_is_set_aside_and_whose_ack_fails_oddly_comes_again(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    @inbox_handler("Works")
-    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
-
-    bugs, errors = [KeyError("a bug")], [ZeroDivisionError()]
-    conclude, ack = HandlerRunner._conclude, MemoryDelivery.ack
-
-    async def unlucky(self: Any, *given: Any) -> None:
-        if bugs:
-            raise bugs.pop()
-        await conclude(self, *given)
-
-    async def odd(self: Any) -> None:
-        if errors:
-            raise errors.pop()
-        await ack(self)
-
-    monkeypatch.setattr(HandlerRunner, "_conclude", unlucky)
-    monkeypatch.setattr(MemoryDelivery, "ack", odd)
-    bench.put(message())
-    with capture_logs() as said:
-        await bench.run_until_settled(works)
-    assert [row["error"] for row in rows(database_url, tables.dead_letter)] == ["KeyError: 'a bug'"]
-    told = [line["error"] for line in said if line["event"] == "broker is away, waiting"]
-    assert told == ["BrokerUnavailable: a delivery could not be settled: ZeroDivisionError"]
-    assert [row["handler"] for row in rows(database_url, tables.inbox)] == ["Works"]
-
-
-async def test_in_order_a_message_that_failed_and_is_then_set_aside_for_a_bug_leaves_no_record(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    conclude, calls = HandlerRunner._conclude, list[int]()
-
-    async def broken_at_last(self: Any, *given: Any) -> None:
-        calls.append(len(calls))
-        if len(calls) > 1:
-            raise KeyError("a bug")
-        await conclude(self, *given)
-
-    monkeypatch.setattr(HandlerRunner, "_conclude", broken_at_last)
-    bench.put(message(key="k"))
-    consumer = await bench.run_until_settled(fails, concurrency=Concurrency(2, ordered=True))
-    assert consumer.outcomes == {Outcome.RETRIED: 1, Outcome.DEAD: 1}
-    assert rows(database_url, tables.attempt) == []

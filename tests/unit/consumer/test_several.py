@@ -12,11 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ConfigurationError, Message, inbox
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
-from outboxkit.consumer import Concurrency, Consumed, Consumer, Consumers, Failure
-from outboxkit.consumer.consumer import ProcessWide
+from outboxkit.consumer import Concurrency, Consumer, Consumers
 from outboxkit.inbox import Handler
 from outboxkit.runtime import compose, settings
-from outboxkit.runtime.health import Health
 from outboxkit.runtime.queues import assign
 from tests.unit.shop import NOW, OrderConfirmed
 
@@ -125,14 +123,6 @@ async def test_a_drain_ends_when_all_queues_are_empty_and_counts_all(pair: Pair)
     assert not any(each.queue.ready or each.unacked for each in pair.subscribers.values())
 
 
-async def test_the_first_in_trouble_tells_the_health_of_all(pair: Pair, monkeypatch: pytest.MonkeyPatch):
-    consumers = pair.consumers(billing=work, mails=work)
-    assert consumers.engine is pair.engine
-    assert consumers.health() == Health("consumer", servers={"broker": None})
-    monkeypatch.setattr(MemorySubscriber, "trouble", "not connected")
-    assert consumers.health() == Health("consumer", servers={"broker": "not connected"})
-
-
 async def test_the_first_error_stops_the_others(pair: Pair, monkeypatch: pytest.MonkeyPatch):
     consumers = pair.consumers(billing=work, mails=work)
 
@@ -144,84 +134,6 @@ async def test_the_first_error_stops_the_others(pair: Pair, monkeypatch: pytest.
         await asyncio.wait_for(consumers.run(pair.stop), 10)
     with pytest.raises(ConfigurationError, match="another kind"):
         await asyncio.wait_for(consumers.drain(pair.stop), 10)
-
-
-async def test_what_does_not_end_in_time_after_an_error_is_given_back(pair: Pair, monkeypatch: pytest.MonkeyPatch):
-    started, gate = asyncio.Event(), asyncio.Event()
-
-    async def hangs(session: Any, event: OrderConfirmed) -> None:
-        started.set()
-        await gate.wait()
-
-    async def refused() -> None:
-        pair.put("billing", "1")  # not before: its transaction is SQLite's only writer
-        await started.wait()
-        raise ConfigurationError("another kind of queue")
-
-    monkeypatch.setattr(pair.subscribers["mails"], "connect", refused)
-    consumers = pair.consumers(timedelta(milliseconds=1), billing=hangs, mails=work)
-    with structlog.testing.capture_logs() as logged, pytest.raises(ConfigurationError, match="another kind"):
-        await asyncio.wait_for(consumers.run(pair.stop), 60)
-    assert [line["message_id"] for line in logged if line["event"].startswith("gave up waiting, rolled back")] == ["1"]
-    await pair.subscribers["billing"].close()
-    assert [each.message.id for each in pair.subscribers["billing"].queue.ready] == ["1"]
-
-
-async def test_after_an_error_the_others_finish_what_runs(pair: Pair, monkeypatch: pytest.MonkeyPatch):
-    started, gate, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def waits(session: Any, event: OrderConfirmed) -> None:
-        started.set()
-        await gate.wait()
-
-    async def refused() -> None:
-        pair.put("billing", "1")  # not before: its transaction is SQLite's only writer
-        await started.wait()
-        raise ConfigurationError("another kind of queue")
-
-    async def stop_receiving() -> None:
-        stopping.set()
-
-    monkeypatch.setattr(pair.subscribers["mails"], "connect", refused)
-    monkeypatch.setattr(pair.subscribers["billing"], "stop_receiving", stop_receiving)
-    consumers = pair.consumers(timedelta(minutes=5), billing=waits, mails=work)
-    running = asyncio.create_task(consumers.run(pair.stop))
-    await stopping.wait()
-    assert not running.done()
-    gate.set()
-    with pytest.raises(ConfigurationError, match="another kind"):
-        await running
-    assert dict(consumers.outcomes) == {"processed": 1}
-
-
-async def test_one_hook_hears_of_failures_of_all_queues(pair: Pair):
-    async def fails(session: Any, event: OrderConfirmed) -> None:
-        raise inbox.Reject("no")
-
-    failures: list[Failure] = []
-    consumers = pair.consumers(billing=fails, mails=fails)
-    assert consumers.on_error is None
-    consumers.on_error = failures.append
-    assert consumers.on_error == failures.append
-    pair.put("billing", "1")
-    pair.put("mails", "2")
-    await consumers.drain(pair.stop)
-    assert sorted(str(failure.handler) for failure in failures) == ["billing", "mails"]
-
-
-async def test_the_event_loop_is_watched_once_for_all_handlers(pair: Pair, monkeypatch: pytest.MonkeyPatch):
-    given, run = dict[str, ProcessWide](), Consumer.drain
-
-    async def note(self: Consumer, stop: asyncio.Event, *, shared: ProcessWide) -> Consumed:
-        given[self._log._context["queue"]] = shared
-        return await run(self, stop, shared=shared)
-
-    monkeypatch.setattr(Consumer, "drain", note)
-    await pair.consumers(billing=work, mails=work).drain(pair.stop)
-    first, second = given["billing"], given["mails"]
-    assert second == (first.memory, None, None)
-    assert first.watchdog is not None
-    assert set(first.watchdog._names.values()) == {"mails"}, "both are the same function here"
 
 
 async def test_settings_become_a_consumer_for_each_queue(database_url: str):

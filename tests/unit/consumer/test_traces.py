@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry import trace
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, outbox
-from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.codec.envelopes.envelope import Malformed
-from tests.support.spans import REMOTE, UNSAMPLED, Spans, header_of, links_of, parent_of, recording
+from tests.support.spans import REMOTE, Spans, header_of, links_of, parent_of, recording
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, StockChanged, message
 
@@ -71,18 +69,6 @@ async def test_each_further_attempt_is_a_trace_with_a_link(bench: Bench, spans: 
     assert [len(each.events) for each in (first, second, third)] == [1, 1, 1]
 
 
-async def test_a_replay_is_a_trace_with_a_link(bench: Bench, spans: Spans):
-    @inbox_handler("Works")
-    async def works(session: AsyncSession, event: OrderConfirmed) -> None:
-        pass
-
-    bench.subscriber.queue.put(message(headers={"traceparent": REMOTE}), DeliveryHeaders(replayed=True))
-    await bench.drain(works)
-    replay = spans.one("process billing")
-    assert (parent_of(replay), links_of(replay)) == (None, [REMOTE])
-    assert (replay.attributes or {})["outboxkit.replayed"] is True
-
-
 @in_both_places
 async def test_a_batch_is_one_span_and_the_message_that_fails_has_its_own(bench: Bench, spans: Spans):
     @inbox_handler("Batch", batch=True)
@@ -111,26 +97,6 @@ async def test_a_batch_is_one_span_and_the_message_that_fails_has_its_own(bench:
         span for span in spans.named("process billing") if (span.attributes or {}).get("outboxkit.messages.processed")
     ]
     assert [links_of(span) for span in good] == [contexts[2:]]
-
-
-@in_both_places
-async def test_a_message_that_is_not_sampled_is_handled_without_spans(bench: Bench, spans: Spans):
-    sampled: list[bool] = []
-
-    @inbox_handler("Looks")
-    def looks(session: Session, event: OrderConfirmed) -> None:
-        with spans.tracer.start_as_current_span("inner"):
-            sampled.append(trace.get_current_span().get_span_context().trace_flags.sampled)
-
-    @inbox_handler("LooksInABatch", batch=True)
-    def looks_in_a_batch(session: Session, event: StockChanged) -> None:
-        looks(session, event)
-
-    stock = {"type": "StockChanged", "payload": b'{"sku":"a","amount":"1"}'}
-    bench.put(message(headers={"traceparent": UNSAMPLED}), message(id="b", headers={"traceparent": UNSAMPLED}, **stock))
-    await bench.drain(looks, looks_in_a_batch)
-    assert sampled == [False, False]
-    assert spans.all() == []
 
 
 async def test_what_no_handler_gets_has_no_span(bench: Bench, spans: Spans):

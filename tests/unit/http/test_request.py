@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.http import request
 from outboxkit.http.answer import Response, problem_response, send_response
 from outboxkit.http.problems import Problem, body_too_large
 from outboxkit.http.request import Rules, fingerprint, read_body, replayed, request_key_of
@@ -114,9 +113,3 @@ async def test_an_answer_is_whole(response: Response, headers: Any):
 def test_rules_that_are_none(options: dict[str, Any]):
     with pytest.raises(ConfigurationError, match=f"^{next(iter(options))} is .* accepted"):
         Rules(**options)
-
-
-def test_the_options_are_the_attributes_of_the_rules():
-    assert list(request.IdempotencyOptions.__annotations__) == list(Rules.__dataclass_fields__)
-    for name, annotation in request.IdempotencyOptions.__annotations__.items():
-        assert Rules.__dataclass_fields__[name].type == annotation, name

@@ -35,11 +35,6 @@ def test_a_signature_says_everything():
     assert (found.event_type, found.takes_message, found.is_async) == (StockChanged, True, True)
 
 
-def test_nothing_said_is_the_careful_choice():
-    found = handler_of(plain)
-    assert (found.batch, found.timeout, found.retry) == (False, None, None)
-
-
 WRONG_TIMEOUTS = [
     0,
     -1,
@@ -62,12 +57,6 @@ def test_a_timeout_is_a_time_above_zero(timeout: Any):
     assert f"@inbox_handler('Wrong'): timeout is {timeout!r}" in str(raised.value)
 
 
-def test_the_function_is_returned_as_it_was():
-    def function(session, event: OrderConfirmed) -> None: ...
-
-    assert inbox_handler("Name")(function) is function
-
-
 def test_a_method_of_an_object_is_a_handler():
     class Shop:
         @inbox_handler("Method")
@@ -80,11 +69,6 @@ def test_a_method_of_an_object_is_a_handler():
 def test_the_name_is_a_short_text(name: Any):
     with pytest.raises(ConfigurationError, match='as in @inbox_handler\\("HandleOrder"\\)'):
         inbox_handler(name)
-
-
-def test_an_unmarked_function_is_no_handler():
-    with pytest.raises(ConfigurationError, match='<lambda> is not a handler: decorate it with @inbox_handler\\("…"\\)'):
-        handler_of(lambda session, event: None)
 
 
 def wrong_signatures() -> dict[str, Any]:
@@ -146,21 +130,9 @@ def test_a_generator_runs_nothing_and_is_refused():
             handler_of(function)
 
 
-def test_handlers_are_found_in_their_order():
-    found = handlers_in([module("a", x=1, plain=plain, Line=Line), module("b", with_message=with_message)])
-    assert [handler.name for handler in found] == ["Plain", "WithMessage"]
-
-
 def test_a_handler_that_is_imported_elsewhere_is_found_once():
     assert len(handlers_in([module("a", plain=plain), module("b", plain=plain, again=plain)])) == 1
     assert [handler.name for handler in handlers_in([sys.modules[__name__]])] == ["Plain", "WithMessage"]
-
-
-def test_several_handlers_of_one_event():
-    other = inbox_handler("Other")(lambda session, event: None)
-    other.__annotations__["event"] = OrderConfirmed
-    found = handlers_in([module("a", plain=plain, other=other)])
-    assert [handler.message_type for handler in found] == ["OrderConfirmed", "OrderConfirmed"]
 
 
 def test_two_handlers_of_one_name_are_an_error_that_names_both():
@@ -193,14 +165,6 @@ def test_a_plain_function_runs_in_a_thread_unless_it_says_otherwise():
     def here(session, event: OrderConfirmed) -> None: ...
 
     assert [handler_of(each).in_thread for each in (plain, here)] == [True, False]
-
-
-def test_what_is_awaited_is_in_the_loop_anyway():
-    @inbox_handler("Here", in_loop=True)
-    async def here(session, event: OrderConfirmed) -> None: ...
-
-    with pytest.raises(ConfigurationError, match="in_loop is for a plain def"):
-        handler_of(here)
 
 
 def test_the_annotation_of_an_event_may_say_more():

@@ -50,12 +50,6 @@ async def test_a_dict_has_resources_by_type_and_the_context_has_them_too(async_e
     assert (type(clock), mailer.name) == (Clock, "one")
 
 
-async def test_resources_may_be_given_without_a_lifespan(async_engine: AsyncEngine):
-    (handler,) = Wiring().prepare([mails], {Mailer: Mailer("given")})
-    await deliver(async_engine, handler)
-    assert GOT[0].name == "given"
-
-
 async def test_an_error_at_the_start_or_at_the_end_is_named():
     @asynccontextmanager
     async def no_start() -> AsyncIterator[None]:

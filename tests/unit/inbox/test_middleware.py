@@ -67,14 +67,6 @@ def test_async_middleware_of_a_plain_handler_is_refused_at_the_start():
         Wiring(middleware=[told("", ASYNC)]).prepare([book_of(PLAIN)])
 
 
-@pytest.mark.parametrize("wrong", ["timing", {"a": print}, 5, print, ["timing"], [None]], ids=repr)
-def test_a_list_of_functions_is_accepted(wrong: Any):
-    with pytest.raises(ConfigurationError, match=r"@inbox_handler\('Wrong'\): .* is accepted"):
-        inbox_handler("Wrong", middleware=wrong)
-    with pytest.raises(ConfigurationError, match=r"Wiring: .* is accepted"):
-        Wiring(middleware=wrong)
-
-
 def test_a_generator_is_refused_with_its_decorator():
     def plain(context: Context[Session]) -> Iterator[None]:
         yield

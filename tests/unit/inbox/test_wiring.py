@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, Message, Outcome, inbox, inbox_handler
-from outboxkit.inbox import Wiring, wiring_in
+from outboxkit.inbox import Wiring
 from tests.unit.shop import OrderConfirmed, message
 
 Region = NewType("Region", str)
@@ -131,17 +131,3 @@ def module(name: str, **content: object) -> ModuleType:
     made = ModuleType(name)
     vars(made).update(content)
     return made
-
-
-def test_a_wiring_is_found_in_modules_under_any_name():
-    one, other = Wiring(), Wiring(middleware=[print])
-    assert wiring_in([module("a", wiring=one), module("b", imported=one)]) is one
-    assert wiring_in([module("a", x=1)]) == Wiring()
-    with pytest.raises(ConfigurationError, match=r"a consumer has one Wiring, found a\.x and b\.y"):
-        wiring_in([module("a", x=one), module("b", y=other)])
-
-
-def test_wiring_adds_up():
-    (first,) = Wiring().prepare([mails], {Mailer: Mailer()})
-    (second,) = Wiring(middleware=[print]).prepare([first])  # type: ignore[list-item]
-    assert (len(second.middleware), list(second.values)) == (1, ["mailer"])

@@ -1,12 +1,10 @@
 """Steps, checks and the DDL as text."""
 
 import io
-import sqlite3
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, create_engine, delete, inspect, select, update
@@ -29,24 +27,6 @@ def operations(connection: Connection) -> Operations:
     return Operations(MigrationContext.configure(connection))
 
 
-def reflected(connection: Connection) -> dict[str, object]:
-    """Everything that the database itself says about the tables."""
-    found = inspect(connection)
-    return {
-        name: {
-            "columns": [column | {"type": str(column["type"])} for column in found.get_columns(name)],
-            "primary key": found.get_pk_constraint(name),
-            "indexes": [
-                index | {"dialect_options": {key: str(value) for key, value in index["dialect_options"].items()}}
-                for index in sorted(found.get_indexes(name), key=lambda index: str(index["name"]))
-            ],
-            "unique": found.get_unique_constraints(name),
-            "checks": found.get_check_constraints(name),
-        }
-        for name in sorted(found.get_table_names())
-    }
-
-
 def stored_version(connection: Connection) -> list[int]:
     return list(connection.execute(select(tables.schema_version.c.version)).scalars())
 
@@ -57,18 +37,6 @@ def test_the_last_step_leads_to_the_version_of_the_tables():
     for version, step in STEPS.items():
         assert isinstance(step, ModuleType)
         assert step.__name__.endswith(f"v{version:04}")
-
-
-def test_a_fresh_schema_equals_all_the_steps(engine: Engine):
-    fresh = create_engine("sqlite://")
-    with fresh.begin() as made, engine.begin() as stepped:
-        metadata.create_all(made)
-        migrations.migrate(stepped)
-        assert reflected(made) == reflected(stepped)
-        assert stored_version(made) == stored_version(stepped) == [LATEST]
-        for connection in (made, stepped):
-            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    fresh.dispose()
 
 
 def test_migrate_works_once_and_then_finds_nothing_to_do(engine: Engine):
@@ -104,35 +72,6 @@ def test_one_line_in_a_revision_of_ones_own(engine: Engine):
         assert inspect(connection).get_table_names() == []
         migrations.upgrade(operations(connection), to=LATEST)
         migrations.check(connection)
-
-
-def test_step_by_step_is_the_same(engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    newest = second_step.register(monkeypatch)
-    with engine.begin() as connection:
-        newest.create_all(connection)
-        made = reflected(connection)
-        assert stored_version(connection) == [2]
-        newest.drop_all(connection)
-        migrations.upgrade(operations(connection), to=1)
-        first = reflected(connection)
-        assert stored_version(connection) == [1]
-        assert first != made
-        migrations.upgrade(operations(connection), since=1, to=2)
-        assert reflected(connection) == made
-        assert stored_version(connection) == [2]
-        migrations.downgrade(operations(connection), since=2, to=1)
-        assert reflected(connection) == first
-        assert stored_version(connection) == [1]
-
-
-def test_all_steps_and_back_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    newest = second_step.register(monkeypatch)
-    with engine.begin() as connection:
-        migrations.upgrade(operations(connection), to=2)
-        assert set(inspect(connection).get_table_names()) == set(newest.tables)
-        assert compare_metadata(MigrationContext.configure(connection), newest) == []
-        migrations.downgrade(operations(connection), since=2, to=0)
-        assert inspect(connection).get_table_names() == []
 
 
 def test_migrate_runs_the_steps_that_are_missing(engine: Engine, monkeypatch: pytest.MonkeyPatch):
@@ -188,22 +127,6 @@ def test_tables_of_autogenerate_without_a_version_are_explained(engine: Engine):
         for ask in (migrations.check, migrations.installed, migrations.migrate):
             with pytest.raises(SchemaError, match=f"is empty.*autogenerate.*upgrade\\(op, to={LATEST}\\)"):
                 ask(connection)
-
-
-@pytest.mark.parametrize("later", [False, True], ids=["this release", "the next one"])
-def test_the_ddl_of_sqlite_makes_the_same_tables(engine: Engine, monkeypatch: pytest.MonkeyPatch, later: bool):
-    if later:
-        second_step.register(monkeypatch)
-    output = io.StringIO()
-    migrations.write_sql("sqlite", output)
-    driver = sqlite3.connect(":memory:")
-    driver.executescript(output.getvalue())
-    written = create_engine("sqlite://", creator=lambda: driver)
-    with engine.begin() as stepped, written.begin() as scripted:
-        migrations.migrate(stepped)
-        assert reflected(scripted) == reflected(stepped)
-        assert stored_version(scripted) == stored_version(stepped) == [LATEST + later]
-    written.dispose()
 
 
 def test_the_ddl_ends_with_the_version_that_it_leads_to(monkeypatch: pytest.MonkeyPatch):

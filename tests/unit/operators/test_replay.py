@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import BrokerUnavailable, Message, SchemaError, statements, tables
+from outboxkit import BrokerUnavailable, Message, SchemaError, tables
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.operators import replay as replay_module
 from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
@@ -126,43 +126,6 @@ async def test_a_selection_holds_in_all_its_parts(
     assert (done.count, done.complete, found.count) == (len(ids), True, len(ids))
     assert done.upto == found.last
     assert found.first == (NOW + int(ids[0][2:]) * SECOND if ids else None)
-
-
-async def test_what_went_to_another_destination_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):
-    keep(engine, 1)
-    keep(engine, 2, destination="payments", reply="CardCharged")
-    for selection, ids in ((ReplaySelection(), ["m-1"]), (ReplaySelection(destination="payments"), ["m-2"])):
-        queue = Queue()
-        done = await replay(async_engine, queue, selection)
-        assert (queue.ids, done.count) == (ids, 1)
-        assert (await Replayer(async_engine, queue, selection).find()).count == 1
-
-
-async def test_pages_meet_without_a_gap_and_without_an_overlap(
-    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("outboxkit.operators.replay.PAGE", 3)
-    for position in range(1, 12):
-        keep(engine, position, NOW + (position // 5) * SECOND)
-    queue = Queue()
-    await replay(async_engine, queue)
-    assert queue.ids == [f"m-{position}" for position in range(1, 12)]
-    assert queue.batches == [3, 3, 3, 2]
-
-
-async def test_what_a_relay_keeps_is_found_page_by_page(
-    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("outboxkit.operators.replay.PAGE", 1)
-    row = {"type": "T", "payload": b"{}", "headers": b"{}", "content_type": "application/json"}
-    with engine.begin() as connection:
-        connection.execute(insert(tables.outbox), [row | {"message_id": f"m-{number}"} for number in (1, 2, 3)])
-        connection.execute(statements.settle.keep_published("sqlite"), {"positions": [1, 2, 3]})
-    queue = Queue()
-    with engine.connect() as connection:
-        (since,) = set(connection.execute(select(tables.published.c.published_at)).scalars())
-    await replay(async_engine, queue, ReplaySelection(since=since, until=since + SECOND))
-    assert queue.ids == ["m-1", "m-2", "m-3"]
 
 
 @pytest.mark.parametrize("until", [None, datetime.now(NOW.tzinfo) + timedelta(days=1)])

@@ -49,14 +49,6 @@ def test_the_row_is_the_message(session: Session, database_url: str):
     assert (row["attempts"], row["last_error"], row["due_at"]) == (0, None, None)
 
 
-def test_without_arguments(session: Session, database_url: str):
-    sent = outbox.add(session, ORDER)
-    assert UUID(sent.id).version == 7
-    assert (sent.type, sent.routing_key, sent.content_type) == ("OrderConfirmed", "OrderConfirmed", "application/json")
-    assert (sent.key, sent.topic, sent.correlation_id, sent.causation_id, dict(sent.headers)) == (None,) * 4 + ({},)
-    assert stored(session, database_url)["headers"] == b"{}"
-
-
 @pytest.mark.parametrize("kind", [OrderConfirmed, ParcelSent, StockChanged, CustomerMoved])
 def test_every_kind_of_event_is_accepted(session: Session, kind: type):
     made = {
@@ -66,11 +58,6 @@ def test_every_kind_of_event_is_accepted(session: Session, kind: type):
         CustomerMoved: lambda: CustomerMoved(customer=UUID(int=1), to={"street": "High Street", "since": NOW}),
     }[kind]()
     assert outbox.add(session, made).type == kind.__name__
-
-
-def test_a_derived_id_is_kept(session: Session):
-    given = ids.derive("order", 7, "confirmed")
-    assert outbox.add(session, ORDER, message_id=given).id == given
 
 
 def test_a_later_delivery_is_due_then_and_not_old_by_then(session: Session, database_url: str):
@@ -159,12 +146,6 @@ def test_arguments_win_over_the_message(session: Session):
     assert (sent.type, sent.payload) == (given.type, given.payload)
 
 
-def test_nothing_is_inherited_outside_a_handler(session: Session):
-    with handling(message(correlation_id="c")):
-        pass
-    assert outbox.add(session, ORDER).correlation_id is None
-
-
 def test_a_message_added_in_a_handler_knows_its_cause(session: Session):
     cause = message(
         id="cause", correlation_id="story", headers={"traceparent": "00-a-b-01", "tracestate": "x=1", "own": 1}
@@ -173,12 +154,6 @@ def test_a_message_added_in_a_handler_knows_its_cause(session: Session):
         sent = outbox.add(session, ORDER, headers={"mine": 2})
     assert (sent.correlation_id, sent.causation_id) == ("story", "cause")
     assert dict(sent.headers) == {"traceparent": "00-a-b-01", "tracestate": "x=1", "mine": 2}
-
-
-def test_a_message_without_a_story_begins_one(session: Session):
-    with handling(message(id="cause")):
-        assert outbox.add(session, ORDER).correlation_id == "cause"
-        assert [sent.causation_id for sent in outbox.add_all(session, [ORDER, ORDER])] == ["cause", "cause"]
 
 
 def test_what_is_said_wins_over_the_cause(session: Session):

@@ -100,32 +100,6 @@ def test_without_autoflush(engine: Engine, database_url: str):
     assert sent(database_url) == [added.id]
 
 
-def test_nothing_is_left_in_the_session(session: Session):
-    outbox.add(session, order(1))
-    session.flush()
-    assert (list(session), list(session.new), list(session.dirty)) == ([], [], [])
-    assert session.info == {}
-
-
-def test_a_session_may_be_used_for_many_transactions(session: Session, database_url: str):
-    added: list[Message] = []
-    for number in range(3):
-        added.append(outbox.add(session, order(number)))
-        session.flush()
-        added.append(outbox.add(session, order(number)))
-        session.commit()
-    assert sent(database_url) == [message.id for message in added]
-
-
-def test_two_sessions_do_not_see_each_other_s_messages(engine: Engine, database_url: str):
-    with Session(engine) as one, Session(engine) as other:
-        added = outbox.add(one, order(1))
-        outbox.add(other, order(2))
-        other.rollback()
-        one.commit()
-    assert sent(database_url) == [added.id]
-
-
 def test_messages_are_written_behind_the_business_rows(session: Session, said: list[str]):
     """So that the row locks of the business come first, and positions are given in the order of the locks."""
     outbox.add(session, order(1))
@@ -146,14 +120,6 @@ def test_a_message_goes_with_a_flush_that_has_nothing_else_to_do(session: Sessio
     session.commit()
     assert sent(database_url) == [added.id]
     assert count(database_url, OrderLine.__table__) == 0
-
-
-def test_any_number_of_messages_are_flushed_together(session: Session, said: list[str]):
-    for number in range(5):
-        outbox.add(session, order(number))
-    outbox.add_all(session, [order(number) for number in range(1000)])
-    session.commit()
-    assert said == ["outboxkit_outbox", "outboxkit_outbox"]
 
 
 @pytest.mark.parametrize("of_class", [False, True])

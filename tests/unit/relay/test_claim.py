@@ -1,10 +1,9 @@
 """Claiming on SQLite: which rows a batch holds, and when the relay looks where."""
 
 import pytest
-from sqlalchemy import event
 
 from outboxkit.relay import claim as module
-from outboxkit.relay.claim import ClaimedBatch, Claimer, Interval
+from outboxkit.relay.claim import ClaimedBatch, Claimer
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 
@@ -109,23 +108,6 @@ async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds
     assert await claimed(batches) == ["low", "high"]
 
 
-async def test_sweeps_take_a_small_share_of_the_time(bench: Bench, seconds: Ticking):
-    bench.add("low", "high")
-    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
-
-    def take_a_second(*_: object) -> None:
-        seconds.now += 1
-
-    event.listen(bench.async_engine.sync_engine, "before_cursor_execute", take_a_second)
-    await claimed(batches)
-    event.remove(bench.async_engine.sync_engine, "before_cursor_execute", take_a_second)
-    batches.floor.value = 1
-    seconds.now += 1 / module.SWEEP_SHARE - 4
-    assert await claimed(batches) == ["high"]
-    seconds.now += 4
-    assert await claimed(batches) == ["low", "high"]
-
-
 async def test_large_messages_make_small_batches(bench: Bench, seconds: Ticking, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BATCH_BYTES", 1000)
     bench.add(*(f"m-{n}" for n in range(9)), payload=b"x" * 500)
@@ -149,15 +131,6 @@ async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Ticking
     with pytest.raises(Exception, match="None"):
         await batches.claim(NOW, now=NOW)
     assert bench.async_engine.pool.checkedout() == 0
-
-
-def test_a_reminder_comes_at_once_and_then_after_its_time(seconds: Ticking):
-    interval = Interval(2.0, seconds)
-    assert [interval(), interval()] == [True, False]
-    seconds.now += 1.9
-    assert not interval()
-    seconds.now += 0.1
-    assert [interval(), interval()] == [True, False]
 
 
 @pytest.mark.parametrize("hold", [True, False])

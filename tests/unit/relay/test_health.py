@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 
-from outboxkit import BrokerUnavailable, Message
+from outboxkit import Message
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.relay import Relay
 from outboxkit.runtime import admin, settings
 from outboxkit.runtime.health import Health
-from outboxkit.runtime.outage import Outage
 from outboxkit.telemetry import scrape
 from tests.support.admin_client import Answered, get
 from tests.support.polling import eventually_async
@@ -71,34 +69,3 @@ async def test_a_relay_tells_its_broker_until_it_is_back(bench: Bench):
     stop.set()
     await running
     assert relay.health().without_turn is None
-
-
-async def test_a_relay_that_is_idle_after_a_long_outage_is_not_late(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    seconds = [1000.0]
-    clock = SimpleNamespace(monotonic=lambda: seconds[-1], time=lambda: seconds[-1])
-    monkeypatch.setattr("outboxkit.relay.relay.time", clock)
-    bench.publisher.refuse_to_connect = 1_000_000
-    relay, stop = Relay(bench.async_engine, bench.publisher, poll_interval=timedelta(hours=1)), asyncio.Event()
-    running = asyncio.create_task(relay.run(stop))
-
-    async def state() -> Health:
-        return relay.health()
-
-    await eventually_async(state, lambda health: health.servers["broker"] is not None)
-    seconds.append(1600.0)
-    bench.publisher.refuse_to_connect = 0
-    back = await eventually_async(state, lambda health: health.servers["broker"] is None)
-    assert back.without_turn == 0
-    stop.set()
-    await running
-
-
-async def test_an_outage_tells_its_latest_error_until_it_is_over():
-    outage = Outage("relay")
-    outage.begins(ConnectionError("this is no outage"))
-    assert outage.errors == {}
-    outage.begins(BrokerUnavailable("refused"))
-    outage.begins(BrokerUnavailable("no answer"))
-    assert outage.errors == {"broker": "BrokerUnavailable: no answer"}
-    outage.is_over()
-    assert outage.errors == {}

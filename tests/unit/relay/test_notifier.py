@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outboxkit.relay import notifier as module
 from outboxkit.relay.notifier import LOOK_SECONDS, Notifier
 from outboxkit.runtime import process
 
@@ -132,55 +131,6 @@ async def test_a_relay_that_is_not_notified_is_not_registered_and_polls(engine: 
     await made(engine, listener).wait(asyncio.Event())
     assert listener.registered == 0
     assert all(POLL.total_seconds() / 2 <= seconds <= POLL.total_seconds() * 1.5 for seconds in listener.waits)
-
-
-async def test_it_comes_back_now_and_then_for_the_relays_own_look(engine: AsyncEngine):
-    listener = ScriptedListener()
-    await made(engine, listener).wait(asyncio.Event())
-    assert module.TURN_SECONDS <= listener.now <= module.TURN_SECONDS + FALLBACK.total_seconds() * 1.5
-
-
-async def test_turns_without_a_wait_are_a_burst_which_ends(engine: AsyncEngine):
-    listener = ScriptedListener()
-    notifier = made(engine, listener)
-    for _ in range(module.BURST_TURNS - 1):
-        await notifier.busy()
-    assert listener.withdrawn == 0
-    await notifier.busy()
-    assert listener.withdrawn == 1
-    await notifier.wait(asyncio.Event())
-    assert listener.registered == 0
-    listener.now += module.BURST_SECONDS
-    await notifier.wait(asyncio.Event())
-    assert listener.registered > 0
-
-
-async def test_few_long_turns_are_a_burst(engine: AsyncEngine):
-    listener = ScriptedListener()
-    notifier = made(engine, listener)
-    for _ in range(module.LONG_TURNS):
-        assert listener.withdrawn == 0
-        await notifier.busy()
-        listener.now += module.LONG_SECONDS
-    assert listener.withdrawn == 1
-
-
-async def test_notifications_in_quick_succession_are_a_burst_too(engine: AsyncEngine):
-    listener = ScriptedListener()
-    listener.heard.extend([True] * module.BURST_TURNS)
-    notifier = made(engine, listener)
-    for _ in range(module.BURST_TURNS):
-        await notifier.wait(asyncio.Event())
-    assert listener.withdrawn == 1
-
-
-async def test_a_wait_between_turns_means_no_burst(engine: AsyncEngine):
-    listener = ScriptedListener()
-    notifier = made(engine, listener)
-    for _ in range(module.BURST_TURNS * 2):
-        await notifier.busy()
-        await notifier.wait(asyncio.Event())
-    assert listener.withdrawn == 0
 
 
 async def test_a_relay_of_another_destination_does_not_listen_and_polls(engine: AsyncEngine):

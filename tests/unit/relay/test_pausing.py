@@ -95,13 +95,6 @@ async def test_the_batch_in_flight_is_settled_and_no_attempt_is_counted(bench: B
     assert {row["attempts"] for row in bench.rows()} == {0}
 
 
-async def test_another_destination_is_not_paused(bench: Bench):
-    begin(bench, "payments")
-    bench.add("a")
-    assert (await bench.drain()).paused is None
-    assert bench.arrived() == ["a"]
-
-
 async def test_a_drain_of_a_paused_relay_says_so_and_publishes_nothing(bench: Bench):
     begin(bench)
     bench.add("a")
@@ -132,22 +125,3 @@ async def test_an_outage_during_a_pause_is_not_looked_for(bench: Bench):
         bench.stop.set()
         await relay
     assert [line["event"] for line in said if line["log_level"] == "warning"] == ["broker is away, waiting"]
-
-
-async def test_a_paused_relay_has_no_turns_and_needs_no_broker(bench: Bench):
-    relay = bench.relay()
-    with capture_logs() as said:
-        running = asyncio.create_task(relay.run(bench.stop))
-        await asyncio.to_thread(bench.add, "a")
-        await eventually_async(reader(bench.arrived))
-        bench.publisher.trouble = "not connected"
-        assert relay.health().servers == {"broker": "not connected"}
-        await asyncio.to_thread(begin, bench)
-        await logged(said, "relay paused")
-        health = relay.health()
-        assert (health.without_turn, health.servers) == (None, {"broker": None})
-        await asyncio.to_thread(end, bench)
-        await eventually_async(reader(relay.health), lambda health: health.without_turn is not None)
-        assert relay.health().servers == {"broker": "not connected"}
-        bench.stop.set()
-        await running

@@ -50,11 +50,6 @@ def test_a_reply_is_caused_by_its_message_and_part_of_its_story():
     )
 
 
-def test_a_story_begins_with_its_first_message():
-    found = replied(id="m-7").message
-    assert (found.correlation_id, found.causation_id, found.key, found.headers) == ("m-7", "m-7", None, {})
-
-
 @pytest.mark.parametrize("answer", [None, Answer(b""), Answer(b"", "")])
 def test_an_empty_answer_is_an_event_without_fields(answer: Answer | None):
     found = replied(answer).message
@@ -70,7 +65,3 @@ def test_whatever_is_said_can_be_stored_and_sent(payload: bytes, content_type: s
     found = replied(Answer(payload, content_type)).message
     assert Message(*(getattr(found, name) for name in FIELDS)).content_type
     assert found.payload == (payload or b"{}")
-
-
-def test_headers_that_are_no_text_are_no_trace():
-    assert replied(headers={"traceparent": 5, "tracestate": None}).message.headers == {}

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import SchemaError, inbox, tables
 from outboxkit.runtime import process
-from outboxkit.runtime.retention import Periods, Pruned, Retention
+from outboxkit.runtime.retention import Periods, Retention
 from tests.unit.shop import NOW, count, message, rows
 
 DAY = timedelta(days=1)
@@ -80,12 +80,6 @@ async def test_others_get_a_turn_between_two_batches(async_engine: AsyncEngine, 
     assert [count for count in (3, 6, 7) if count in told] == [3, 6, 7], "each batch is told"
 
 
-async def test_the_other_tables_are_left_alone(retention: Retention, engine: Engine, database_url: str):
-    bury(engine, 900)
-    await retention.prune()
-    assert count(database_url, tables.dead_letter) == 1
-
-
 async def test_old_dead_letters_go_where_that_is_wanted(async_engine: AsyncEngine, engine: Engine, database_url: str):
     bury(engine, *range(9))
     with engine.begin() as connection:
@@ -132,23 +126,6 @@ async def test_kept_messages_go_when_they_are_old_enough(async_engine: AsyncEngi
     done = await retention.prune()
     assert (done.published, done.untouched, done.problems) == (8, False, [])
     assert [row["position"] for row in rows(database_url, tables.published)] == [8, 9]
-
-
-async def test_the_oldest_go_first(async_engine: AsyncEngine, engine: Engine, database_url: str):
-    keep(engine, *(NOW - days * DAY for days in (3, 9, 5, 7, 4)))
-
-    class Stopped(Exception):
-        pass
-
-    def stop_after_the_first_batch(_: object) -> None:
-        if count(database_url, tables.published) < 5:
-            raise Stopped
-
-    event.listen(async_engine.sync_engine, "begin", stop_after_the_first_batch, insert=True)
-    retention = Retention(async_engine, Periods(inbox=DAY, published=DAY), batch_size=2, clock=lambda: NOW)
-    with pytest.raises(Stopped):
-        await retention.prune()
-    assert [row["position"] for row in rows(database_url, tables.published)] == [2, 4, 0]
 
 
 async def test_without_a_retention_kept_messages_are_left_alone(
@@ -229,29 +206,3 @@ async def test_effects_are_remembered_for_as_long_as_the_inbox_remembers(
     done = await retention.prune()
     assert (done.effects, done.idempotency) == (7, 0)
     assert {row["key"] for row in rows(database_url, tables.effect)} == {"as old as may be", "new", "taken over"}
-
-
-async def test_it_says_what_it_did_and_who_prunes_in_its_place(
-    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-):
-    rounds = [Pruned(alone=False), Pruned(alone=True, dead=3, dead_open=1, problems=["day 2026-01-01 is in use"])]
-    stop = asyncio.Event()
-
-    async def prune(self: Retention) -> Pruned:
-        if len(rounds) == 1:
-            stop.set()
-        return rounds.pop(0)
-
-    monkeypatch.setattr(Retention, "prune", prune)
-    worker = Retention(async_engine, Periods(inbox=DAY, dead=DAY))
-    with capture_logs() as said:
-        await worker.run(stop, interval=timedelta(milliseconds=1))
-    told = [(line["event"], line.get("open"), line.get("problem")) for line in said[1:]]
-    assert told == [
-        ("another process prunes", None, None),
-        ("inbox pruned", None, None),
-        ("dead letters pruned", 1, None),
-        ("idempotency keys pruned", None, None),
-        ("effects pruned", None, None),
-        ("a partition was left as it is", None, "day 2026-01-01 is in use"),
-    ]

@@ -14,12 +14,6 @@ def test_the_reference_page_is_made_from_the_catalogue():
     assert PAGE.read_text() == page(), "run `python -m tests.support.metrics_reference`"
 
 
-def test_names_are_unique():
-    assert (
-        len({metric.name for metric in METRICS}) == len({metric.prometheus_name for metric in METRICS}) == len(METRICS)
-    )
-
-
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_a_metric_is_whole(metric: Metric):
     assert metric.name.startswith(("outboxkit.", "messaging."))
@@ -28,10 +22,6 @@ def test_a_metric_is_whole(metric: Metric):
     assert bool(metric.bounds) == (metric.kind is Kind.HISTOGRAM)
     assert list(metric.bounds) == sorted(metric.bounds)
     assert set(metric.attributes) <= ATTRIBUTES.keys()
-
-
-def test_every_attribute_belongs_to_a_metric():
-    assert {name for metric in METRICS for name in metric.attributes} == ATTRIBUTES.keys()
 
 
 def test_the_reasons_of_dead_letters_are_those_that_the_page_explains():

@@ -144,22 +144,3 @@ except ModuleNotFoundError as error:
     print(error)
 """
     assert "pip install 'outboxkit[metrics]'" in run(program)
-
-
-def test_a_provider_of_another_kind_is_refused():
-    program = """
-from opentelemetry import metrics as api
-from outboxkit.errors import ConfigurationError
-from outboxkit.telemetry import scrape
-
-class Own(api.MeterProvider):
-    def get_meter(self, *arguments, **options):
-        return api.NoOpMeter("none")
-
-api.set_meter_provider(Own())
-try:
-    scrape.prepare()
-except ConfigurationError as error:
-    print(error)
-"""
-    assert "MeterProvider is Own" in run(program)

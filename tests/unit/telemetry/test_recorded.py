@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import BrokerUnavailable, effects, inbox_handler
 from outboxkit.brokers import Receipt, Verdict
-from outboxkit.http import answer, ledger, problems, request
-from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay, Response
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.telemetry import catalogue
 from tests.support.measured import Measured
@@ -59,13 +59,6 @@ async def test_a_relay_records_the_fate_of_each_message(relaying: Relaying, meas
     assert measured.of(catalogue.RELAY_STEP_DURATION, "step") == {"claim": 1, "publish": 1, "settle": 1}
 
 
-async def test_the_lag_of_a_large_batch_is_that_of_a_sample(relaying: Relaying, measured: Measured):
-    relaying.add(*map(str, range(100)))
-    await relaying.drain(batch_size=100)
-    assert measured.of(catalogue.RELAY_MESSAGES, "outcome") == {"published": 100}
-    assert 10 <= measured.of(catalogue.RELAY_LAG)[""] <= 16
-
-
 async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relaying, measured: Measured):
     def lose(_: Any) -> None:
         raise BrokerUnavailable("gone")
@@ -91,52 +84,11 @@ async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relayin
     assert measured.of(catalogue.RELAY_CONNECTED) == {}
 
 
-async def test_an_idle_relay_has_all_its_counters(relaying: Relaying, measured: Measured):
-    running = asyncio.create_task(relaying.relay().run(relaying.stop))
-
-    async def counters() -> dict[Any, float]:
-        return measured.of(catalogue.RELAY_BLOCKED_TURNS, begun=True)
-
-    assert await eventually_async(counters) == {"": 0}
-    outcomes = {"published", "unroutable", "rejected", "postponed", "discarded", "dead"}
-    messages = measured.of(catalogue.RELAY_MESSAGES, "destination", "type", "outcome", begun=True)
-    assert messages == dict.fromkeys((("default", "other", outcome) for outcome in outcomes), 0)
-    errors = ("", "unroutable", "rejected", "postponed", "unknown")
-    assert measured.of(catalogue.SENT, catalogue.ERROR, begun=True) == dict.fromkeys(errors, 0)
-    reasons = dict.fromkeys(catalogue.DEAD_REASONS["outbox"], 0)
-    assert measured.of(catalogue.RELAY_DEAD, "reason", begun=True) == reasons
-    relaying.stop.set()
-    await running
-
-
 async def test_a_type_begins_with_all_outcomes_when_it_is_first_seen(relaying: Relaying, measured: Measured):
     relaying.add("a")
     await relaying.drain(batch_size=100)
     outcomes = measured.of(catalogue.RELAY_MESSAGES, "type", "outcome", begun=True)
     assert (outcomes["OrderConfirmed", "published"], outcomes["OrderConfirmed", "unroutable"]) == (1, 0)
-
-
-async def test_an_idle_consumer_has_all_its_counters(consuming: Consuming, measured: Measured):
-    @inbox_handler("Works")
-    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
-
-    await consuming.drain(works)
-    refused = ("retried", "dead", "stale")
-    assert measured.of(catalogue.DELIVERIES, "handler", "type", "outcome", begun=True) == dict.fromkeys(
-        [
-            *(("Works", "OrderConfirmed", outcome) for outcome in ("processed", "duplicate", *refused)),
-            *(("", type_, outcome) for type_ in ("OrderConfirmed", "other") for outcome in refused),
-        ],
-        0,
-    )
-    for metric in (catalogue.CONSUMED, catalogue.RETRIES, catalogue.RECONNECTS, catalogue.ISOLATED):
-        assert set(measured.of(metric, begun=True).values()) == {0}
-
-
-def test_known_outcomes_of_the_application_begin_with_its_first_request(measured: Measured):
-    answer.count(Mismatch())
-    outcomes = measured.of(catalogue.HTTP_REQUESTS, "outcome", begun=True)
-    assert outcomes == {"fresh": 0, "replayed": 0, "in progress": 0, "mismatch": 1, "refused": 0}
 
 
 def order(number: int) -> Any:
@@ -225,16 +177,6 @@ async def test_retention_records_rows_and_its_last_round(async_engine: AsyncEngi
     names = {"inbox", "attempt", "dead_letter", "idempotency", "effect", "published"}
     assert measured.of(catalogue.RETENTION_ROWS, "table", begun=True).keys() == names
     assert measured.of(catalogue.RETENTION_PARTITIONS, "table", begun=True) == {"inbox": 0, "published": 0}
-
-
-def test_requests_are_recorded_by_outcome(measured: Measured):
-    fresh = Fresh("s", None, "k", "t", NOW, None, {}, b"")
-    for outcome in (fresh, Replay(Response(200, (), b""), NOW), InProgress(), Mismatch(), Mismatch()):
-        answer.count(outcome)
-    with pytest.raises(problems.Problem):
-        request.request_key_of({"method": "POST", "path": "/", "headers": []}, b"")
-    expected = {"fresh": 1, "replayed": 1, "in progress": 1, "mismatch": 2, "refused": 1}
-    assert measured.of(catalogue.HTTP_REQUESTS, "outcome") == expected
 
 
 def test_a_lease_that_is_taken_over_is_recorded(engine: Engine, measured: Measured):

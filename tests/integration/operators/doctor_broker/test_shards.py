@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from itertools import pairwise
 
 from sqlalchemy import delete, insert
 
@@ -103,32 +102,3 @@ async def test_a_move_is_named_with_what_it_waits_for_and_new_shards_may_wait(
     assert f"Nobody consumes queue '{client.queue}.2.0'" in findings["queue-unconsumed"].what
     await subscriber.close()
     await engine.dispose()
-
-
-async def test_the_rights_that_are_printed_once_are_enough_for_all_moves(
-    server: PrivateRabbitmq, admin: Admin, client: PlainClient
-):
-    """From one queue to four shards, to two, and back to one, with a user of their own."""
-    settings = settings_of(server, client, shards=4, ordered=True)
-    *_, configure, write, read = shlex.split(rights_of(settings))
-    admin.user(client.queue, configure=configure, write=write, read=read)
-    url = as_user(client.url, client.queue)
-    move = ShardMove(url, client.exchange, [TYPE], DELAYS)
-    counts = (1, 4, 2, 1)
-    await move.bind(Shards(client.queue, 1))
-    for number, (before, after) in enumerate(pairwise(counts), start=1):
-        old, new = Shards(client.queue, before), Shards(client.queue, after)
-        assert await move.prepare(old, new)
-        left = await move.begin(old, new)
-        assert left == old.names
-        await move.mark(new, left, number)
-        for name in left:
-            subscriber = RabbitSubscriber(
-                url, name, exchange=client.exchange, topics=[TYPE], delays=DELAYS, ordered=True, shards=new
-            )
-            await subscriber.connect()
-            assert await subscriber.receive(wait=False) is None
-            assert subscriber.keys_left(number) == ()
-            subscriber.forget_markers(number)
-            await subscriber.close()
-    assert not client.has_exchange(f"{client.queue}.4")

@@ -66,35 +66,6 @@ def test_json_says_everything(run: Run, filled: str):
     }
 
 
-def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    ended = run("status", "--database-url", filled)
-    assert ended.code == 0
-    where, label, report = ended.out.partition("advice   ")
-    assert where.split() == ["database", filled, "broker", "amqp://localhost:5672/"]
-    advice, label, figures = report.partition("outbox   ")
-    assert advice.split()[:2] == ["problem:", "2"]
-    assert "              warning: 2 calls to other systems may have happened or not." in advice.splitlines()
-    assert advice.splitlines()[-1] == "                outboxkit doctor"
-    assert re.sub(r"\d+ min", "some min", label + figures).splitlines() == [
-        "outbox        8 pending, the oldest for 2 h some min",
-        "                OrderConfirmed: 7, 1 failed before",
-        "                StockChanged: 1",
-        f"              2 ready, 1 delayed, 2 held, 3 parked; next due: {NOW + HOUR:%Y-%m-%d}",
-        f"                {NOW + HOUR:%H:%M:%S} UTC",
-        "              3 keys parked",
-        "inbox         3 processed",
-        "                A: 2",
-        "                B: 1",
-        "dead letters  5 open, 1 resolved",
-        "                inbox, rejected: 2",
-        "                outbox, refused: 3",
-        f"published     1 kept, the oldest of {NOW - 48 * HOUR:%Y-%m-%d %H:%M} UTC",
-        "idempotency   4 keys remembered",
-        "tables        version 1",
-    ]
-
-
 def test_a_type_cannot_steer_the_terminal(run: Run, engine: Engine, database_url: str):
     with engine.begin() as connection:
         add_rows(connection, type="[bold]x[/nonsense]\x1b[31m")

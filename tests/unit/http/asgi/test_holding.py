@@ -35,13 +35,6 @@ async def test_the_client_seems_to_stay_until_the_answer_is_there(buffer: Respon
     assert (await waiting)["type"] == "http.disconnect"
 
 
-async def test_the_answer_is_given_once(buffer: ResponseBuffer, answers: list[Response]):
-    for message in (START, END, START, END):
-        await buffer.send(message)
-    assert answers == [Response(200, (), b"ab")]
-    assert buffer.is_over
-
-
 async def test_an_error_page_takes_the_place_of_an_answer_that_was_begun(
     buffer: ResponseBuffer, answers: list[Response]
 ):
@@ -59,8 +52,3 @@ async def test_what_was_refused_stays_refused(buffer: ResponseBuffer, answers: l
             await buffer.send(message)
     assert answers == []
     assert buffer.refusal is not None
-
-
-async def test_a_body_without_a_start(buffer: ResponseBuffer):
-    with pytest.raises(RuntimeError, match="before"):
-        await buffer.send(END)

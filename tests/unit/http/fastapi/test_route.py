@@ -14,8 +14,6 @@ from sqlalchemy.orm import Session
 from outboxkit import TransactionRequired
 from outboxkit.http import problems
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
-from outboxkit.telemetry import catalogue
-from tests.support.measured import measuring
 from tests.unit.http.fastapi.conftest import Order, Shop, caller
 from tests.unit.shop import effects
 
@@ -145,13 +143,6 @@ async def test_the_body_is_limited_and_still_readable_by_the_applications_error_
     assert len(taken) < 100, "what is too much is not read to its end"
 
 
-async def test_a_body_that_is_too_large_is_counted(shop: Shop):
-    shop.serve(max_body=5)
-    with measuring() as measured:
-        assert (await shop.post()).status_code == 413
-        assert measured.of(catalogue.HTTP_REQUESTS, "outcome") == {"refused": 1}
-
-
 async def test_a_body_that_is_cut_off_is_no_error_of_the_application(shop: Shop):
     """Clients may leave in the middle of a body as often as they like, and fill no log with tracebacks."""
     shop.serve()
@@ -239,16 +230,6 @@ async def test_an_answer_without_a_body(shop: Shop):
     answers = [await shop.post() for _ in range(2)]
     assert [(answer.status_code, answer.content) for answer in answers] == [(204, b"")] * 2
     assert "content-length" not in answers[1].headers
-
-
-async def test_other_endpoints_of_the_router_are_as_ever(shop: Shop):
-    shop.serve()
-
-    @shop.app.post("/ping")
-    def ping() -> str:
-        return "pong"
-
-    assert (await shop.post(path="/ping", key=None)).json() == "pong"
 
 
 async def test_a_route_of_another_class_is_refused(shop: Shop):
