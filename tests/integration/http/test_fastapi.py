@@ -66,14 +66,6 @@ async def test_a_corrected_request_may_keep_its_key(path: str, client: httpx.Asy
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_defect_is_forgotten(path: str, client: httpx.AsyncClient, engine: Engine):
-    assert (await client.post(path, **order("crash"))).status_code == 500
-    assert (await client.post(path, **order("raise 503"))).status_code == 503
-    assert count(engine, tables.idempotency) == count(engine) == 0
-    assert (await client.post(path, **order("ada"))).status_code == 201
-
-
-@pytest.mark.parametrize("path", PATHS)
 async def test_a_raised_conflict_comes_again_and_did_nothing(path: str, client: httpx.AsyncClient, engine: Engine):
     answers = await asyncio.gather(*(client.post(path, **order("raise 409")) for _ in range(10)))
     answers.append(await client.post(path, **order("raise 409")))

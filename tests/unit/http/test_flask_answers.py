@@ -1,14 +1,11 @@
 """What of an answer is remembered, and what becomes of the effects."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from flask import Response, abort, jsonify, redirect, request
-from sqlalchemy.orm.exc import StaleDataError
 from werkzeug.exceptions import NotFound
 
-from outboxkit.http import problems
 from tests.unit.http.flask_door import KEY, Door, twice
 
 
@@ -50,18 +47,6 @@ def test_whatever_a_view_returns_is_kept_with_its_effects(
     assert (entrance.effects, entrance.keys) == (1, 1)
 
 
-@pytest.mark.parametrize("status", [400, 412, 422, 429, 500, 503])
-def test_an_answer_that_is_not_remembered_takes_its_effects_along(entrance: Door, status: int):
-    def view() -> Any:
-        entrance.work()
-        return "no", status
-
-    first, second = twice(entrance.view(view))
-    assert "Idempotency-Replayed" not in second.headers
-    assert "Idempotency-Expires" not in first.headers
-    assert (entrance.effects, entrance.keys) == (0, 0)
-
-
 def test_which_answers_are_remembered_can_be_said(entrance: Door):
     def view() -> Any:
         entrance.work()
@@ -82,48 +67,6 @@ def test_a_raised_redirect_is_an_answer(entrance: Door):
     first, _ = twice(entrance.view(view))
     assert first.headers["Location"] == "/elsewhere"
     assert (entrance.effects, entrance.keys) == (1, 1)
-
-
-@pytest.mark.parametrize("error", [lambda: abort(409), lambda: abort(Response("own", 409))])
-def test_a_raised_error_is_an_error(entrance: Door, error: Callable[[], Any]):
-    def view() -> Any:
-        entrance.work()
-        error()
-
-    _, second = twice(entrance.view(view))
-    assert second.headers["Idempotency-Replayed"] == "true"
-    assert (entrance.effects, entrance.keys) == (0, 1)
-
-
-def test_errors_need_not_be_remembered(entrance: Door):
-    def view() -> Any:
-        entrance.work()
-        abort(409)
-
-    _, second = twice(entrance.view(view, store_errors=False))
-    assert "Idempotency-Replayed" not in second.headers
-    assert (entrance.effects, entrance.keys) == (0, 0)
-
-
-@pytest.mark.parametrize("status", [404, 410, 422, 500])
-def test_the_apps_own_error_handlers_answer(entrance: Door, status: int):
-    handled = []
-
-    @entrance.app.errorhandler(404)
-    @entrance.app.errorhandler(LookupError)
-    def answer(error: Exception) -> Any:
-        handled.append(error)
-        return {"error": type(error).__name__}, status
-
-    def view() -> Any:
-        entrance.work()
-        raise LookupError
-
-    first, second = twice(entrance.view(view))
-    stored = status in (404, 410)
-    assert (first.status_code, first.get_json()) == (status, {"error": "LookupError"})
-    assert ("Idempotency-Replayed" in second.headers, len(handled)) == (stored, 1 if stored else 2)
-    assert (entrance.effects, entrance.keys) == (0, int(stored))
 
 
 def test_an_error_that_nobody_handles_is_the_apps(entrance: Door):
@@ -168,26 +111,6 @@ def test_hooks_of_the_app_run_for_replays_too(entrance: Door):
     assert first.headers.getlist("X-After") == second.headers.getlist("X-After") == ["1"]
     assert len(first.headers.getlist("Set-Cookie")) == 2
     assert [cookie.partition("=")[0] for cookie in second.headers.getlist("Set-Cookie")] == ["seen"]
-
-
-def test_a_problem_is_answered_as_one(entrance: Door):
-    def view() -> Any:
-        raise problems.precondition_required()
-
-    entrance.app.register_error_handler(Exception, lambda _: ("no", 500))
-    response = entrance.view(view).post("/do", headers=KEY)
-    assert (response.status_code, response.content_type) == (428, problems.MEDIA_TYPE)
-    assert response.get_json() == problems.precondition_required().document()
-
-
-def test_a_change_by_somebody_else_is_a_412(entrance: Door):
-    def view() -> Any:
-        entrance.work()
-        raise StaleDataError
-
-    first, _ = twice(entrance.view(view))
-    assert (first.status_code, first.content_type) == (412, problems.MEDIA_TYPE)
-    assert (entrance.effects, entrance.keys) == (0, 0)
 
 
 def test_somebody_quicker_answers_for_a_raised_error(entrance: Door, monkeypatch: pytest.MonkeyPatch):

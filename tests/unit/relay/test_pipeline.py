@@ -48,6 +48,7 @@ async def test_a_failed_message_is_tried_again_when_it_is_due_and_not_before(ben
     bench.publisher.broker.queue("late", ["Unknown"])
     assert await turn(bench) is Turn.CAUGHT_UP
     assert (bench.left(), bench.dead()) == ([], [])
+    assert bench.publisher.batches == [["bad"]] * 4, "each time under its own id"
 
 
 async def test_an_unanswered_message_counts_nothing(bench: Bench):

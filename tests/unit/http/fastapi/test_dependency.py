@@ -12,8 +12,6 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.http import problems
 from outboxkit.http.fastapi import Idempotent
 from outboxkit.tables import idempotency
-from outboxkit.telemetry import catalogue
-from tests.support.measured import measuring
 from tests.unit.http.fastapi.conftest import Shop
 
 
@@ -34,11 +32,6 @@ def get_session() -> Session:
 def test_what_cannot_be_used_is_refused(given: dict[str, Any], named: str):
     with pytest.raises(ConfigurationError, match=named):
         Idempotent(**{"session": get_session, "principal": None, **given})
-
-
-def test_a_principal_is_never_left_out():
-    with pytest.raises(TypeError, match="principal"):
-        Idempotent(session=get_session)
 
 
 @pytest.mark.parametrize("known", [None, "", 7])
@@ -167,12 +160,3 @@ async def test_the_ledger_is_asked_in_the_words_of_the_route(shop: Shop):
         row = connection.execute(select(idempotency)).one()
     assert (row.scope, row.principal, row.key, row.state) == ("PATCH /orders/{number}", "ada", "k", "done")
     assert row.expires_at - row.created_at == timedelta(hours=1)
-
-
-async def test_requests_are_measured_by_outcome(shop: Shop):
-    shop.serve()
-    with measuring() as measured:
-        for key, item in (("k", "pen"), ("k", "pen"), ("k", "ink"), (None, "pen")):
-            await shop.post(item, key=key)
-        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
-    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}

@@ -1,0 +1,327 @@
+"""What an endpoint with a key does with its request, its work and its answer, in each framework, on SQLite."""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import flask
+import pytest
+from fastapi import Depends
+from fastapi.responses import Response, StreamingResponse
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import StaleDataError
+from starlette.exceptions import HTTPException
+from werkzeug.exceptions import default_exceptions
+
+from outboxkit import tables
+from outboxkit.errors import TransactionRequired
+from outboxkit.http import fastapi, problems
+from outboxkit.http import flask as flask_integration
+from outboxkit.telemetry import catalogue
+from tests.support.measured import measuring
+from tests.unit import shop as rows
+from tests.unit.http.fastapi.conftest import Order, Shop, begun_shop, caller, shop  # noqa: F401 - fixtures, too
+from tests.unit.http.flask_door import Door
+
+Answer = tuple[Any, int, dict[str, str]]
+MADE: Answer = ("made", 201, {"Location": "/orders/1", "ETag": '"1"'})
+
+
+class Got:
+    """An answer, whoever gave it."""
+
+    def __init__(self, status: int, headers: Any, content: bytes) -> None:
+        self.status, self.headers, self.content = status, headers, content
+        self.is_replay = headers.get("Idempotency-Replayed") == "true"
+
+    @property
+    def slug(self) -> str:
+        document = flask.json.loads(self.content)
+        assert (self.headers["Content-Type"], document["status"]) == (problems.MEDIA_TYPE, self.status)
+        return str(document["type"]).removeprefix(problems.TYPES)
+
+
+class Front:
+    """An application with one endpoint: it adds a row, then does what its test says."""
+
+    url: str
+    act: Callable[[Session], Any] = staticmethod(lambda _: MADE)
+    runs = 0
+
+    def work(self, session: Session) -> Any:
+        self.runs += 1
+        session.execute(rows.effects.insert().values(what="work"))
+        return self.act(session)
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Rows of the work, and keys, that are committed."""
+        return rows.count(self.url, rows.effects), rows.count(self.url, tables.idempotency)
+
+
+class FastApi(Front):
+    stream = staticmethod(lambda: StreamingResponse(iter(["a", "b"])))
+    error = staticmethod(HTTPException)
+    cookie = "set-cookie"
+
+    def __init__(self, of: Shop, get_async_session: Any = None) -> None:
+        self.shop, self.get_async_session = of, get_async_session
+        self.url = of.engine.url.render_as_string(hide_password=False)
+
+    def serve(self, **rules: Any) -> None:
+        get_session = self.get_async_session or self.shop.get_session
+        idempotent = Depends(fastapi.Idempotent(session=get_session, **{"principal": caller, **rules}))
+
+        def answer(session: Session) -> Any:
+            answer = self.work(session)
+            if not isinstance(answer, tuple):
+                return answer
+            made = Response(answer[0], answer[1], answer[2], "text/plain")
+            made.set_cookie("session", "secret")
+            return made
+
+        if self.get_async_session is None:
+
+            @self.shop.app.post("/orders", dependencies=[idempotent])
+            def place(order: Order, session: Annotated[Session, Depends(get_session)]) -> Any:
+                return answer(session)
+        else:
+
+            @self.shop.app.post("/orders", dependencies=[idempotent])
+            async def place_async(order: Order, session: Annotated[AsyncSession, Depends(get_session)]) -> Any:
+                return await session.run_sync(answer)
+
+    def answers(self, kind: type[Exception], status: int) -> None:
+        self.shop.app.exception_handler(kind)(lambda _, error: Response(type(error).__name__, status))
+
+    async def post(self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada") -> Got:
+        headers = {"X-User": user} if user else {"X-User": ""}
+        got = await self.shop.post(item, key=key, headers=headers)
+        return Got(got.status_code, got.headers, got.content)
+
+
+class Flask(Front):
+    stream = staticmethod(lambda: flask.Response(iter(["a", "b"])))
+    cookie = "Set-Cookie"
+
+    def __init__(self, of: Door) -> None:
+        self.door, self.url = of, of.url
+        of.app.testing = False
+
+    def serve(self, **rules: Any) -> None:
+        def principal() -> str:
+            return flask.request.headers.get("X-User") or flask.abort(401)
+
+        def view() -> Any:
+            answer = self.work(self.door.sessions())
+            if not isinstance(answer, tuple):
+                return answer
+            made = flask.Response(*answer, mimetype="text/plain")
+            made.set_cookie("session", "secret")
+            return made
+
+        self.client = self.door.view(view, **{"principal": principal, **rules})
+        self.client._cookies.clear()
+
+    @staticmethod
+    def error(status: int) -> Exception:
+        return default_exceptions[status]()
+
+    def answers(self, kind: type[Exception], status: int) -> None:
+        self.door.app.register_error_handler(kind, lambda error: (type(error).__name__, status))
+
+    async def post(self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada") -> Got:
+        headers = ({} if key is None else {"Idempotency-Key": key}) | ({"X-User": user} if user else {})
+        got = self.client.post("/do", json={"item": item}, headers=headers)
+        return Got(got.status_code, got.headers, got.data)
+
+
+@pytest.fixture(params=["fastapi", "fastapi, begun", "fastapi, async", "flask"])
+def front(request: pytest.FixtureRequest) -> Iterator[Any]:
+    get = request.getfixturevalue
+    if request.param == "flask":
+        yield Flask(get("entrance"))
+    elif request.param == "fastapi, async":
+        engine: AsyncEngine = get("async_engine")
+
+        async def get_session() -> Any:
+            async with AsyncSession(engine) as session:
+                yield session
+
+        yield FastApi(get("shop"), get_session)
+    else:
+        yield FastApi(get("begun_shop" if "begun" in request.param else "shop"))
+
+
+def raising(error: Exception) -> Callable[[Session], Any]:
+    def act(_: Session) -> Any:
+        raise error
+
+    return act
+
+
+async def test_a_repetition_gets_the_same_answer_but_cookies_and_does_nothing(front: Any):
+    front.serve()
+    first, second = await front.post(), await front.post()
+    assert (first.status, first.content, first.is_replay) == (201, b"made", False)
+    assert (second.status, second.content, second.is_replay) == (201, b"made", True)
+    for name in ("Location", "ETag", "Content-Type", "Idempotency-Expires"):
+        assert second.headers[name] == first.headers[name]
+    assert (front.cookie in first.headers, front.cookie in second.headers) == (True, False)
+    assert (front.runs, front.stored) == (1, (1, 1))
+
+
+async def test_a_key_is_for_one_request_of_one_caller(front: Any):
+    front.serve()
+    await front.post()
+    assert ((await front.post("ink")).slug, front.runs) == ("key-reused", 1)
+    assert not (await front.post(user="bob")).is_replay
+    assert (await front.post(key='"k"')).is_replay, "quoted or not, it is the same key"
+    assert (front.runs, front.stored) == (2, (2, 2))
+
+
+async def test_what_does_not_pass_the_door_makes_no_work(front: Any):
+    front.serve(max_body=100)
+    found = [await front.post(key=None), await front.post(key="no key"), await front.post("x" * 100)]
+    assert [(got.status, got.slug) for got in found] == [
+        (400, "key-missing"),
+        (400, "key-invalid"),
+        (413, "body-too-large"),
+    ]
+    for key in ("k", None):
+        assert (await front.post(user=None, key=key)).status in (401, 500)
+    assert (front.runs, front.stored) == (0, (0, 0))
+
+
+async def test_a_principal_is_never_left_out(front: Any):
+    of = flask_integration if isinstance(front, Flask) else fastapi
+    with pytest.raises(TypeError, match="principal"):
+        of.Idempotent(session=lambda: None)
+
+
+async def test_without_a_key_that_is_not_required_the_work_is_done_every_time(front: Any):
+    front.serve(required=False)
+    for _ in range(2):
+        answer = await front.post(key=None)
+        assert (answer.status, "Idempotency-Expires" in answer.headers) == (201, False)
+    assert front.stored == (2, 0)
+
+
+async def test_a_returned_conflict_is_remembered_with_its_effects(front: Any):
+    front.serve()
+    front.act = lambda _: ("closed", 409, {})
+    assert [((got := await front.post()).status, got.is_replay) for _ in range(2)] == [(409, False), (409, True)]
+    assert (front.runs, front.stored) == (1, (1, 1))
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 408, 412, 422, 428, 429, 500, 503])
+async def test_a_returned_answer_that_is_not_remembered_takes_its_effects_along(front: Any, status: int):
+    front.serve()
+    front.act = lambda _: ("no", status, {})
+    answer = await front.post()
+    assert (answer.status, "Idempotency-Expires" in answer.headers, front.stored) == (status, False, (0, 0))
+    front.act = lambda _: MADE
+    assert ((await front.post()).status, front.stored) == (201, (1, 1))
+
+
+@pytest.mark.parametrize("status", [404, 409, 410, 423])
+async def test_a_raised_error_of_the_request_is_remembered_without_its_effects(front: Any, status: int):
+    front.serve()
+    front.act = raising(front.error(status))
+    first = await front.post()
+    front.act = lambda _: MADE
+    second = await front.post()
+    assert (first.status, second.status, first.content) == (status, status, second.content)
+    assert first.headers["Idempotency-Expires"] == second.headers["Idempotency-Expires"]
+    assert (second.is_replay, front.runs, front.stored) == (True, 1, (0, 1))
+
+
+async def test_errors_are_not_remembered_where_that_is_turned_off(front: Any):
+    front.serve(store_errors=False)
+    front.act = raising(front.error(409))
+    assert [((got := await front.post()).status, got.is_replay) for _ in range(2)] == [(409, False)] * 2
+    assert (front.runs, front.stored) == (2, (0, 0))
+
+
+@pytest.mark.parametrize("status", [401, 503, None])
+async def test_an_error_of_the_moment_forgets_the_key_and_the_work(front: Any, status: int | None):
+    front.serve()
+    front.act = raising(RuntimeError("a defect") if status is None else front.error(status))
+    assert ((await front.post()).status, front.stored) == (status or 500, (0, 0))
+    front.act = lambda _: MADE
+    assert ((await front.post()).status, front.stored) == (201, (1, 1))
+
+
+@pytest.mark.parametrize(("status", "is_remembered"), [(404, True), (410, True), (422, False), (500, False)])
+async def test_an_error_is_remembered_as_the_application_answers_it(front: Any, status: int, is_remembered: bool):
+    front.answers(LookupError, status)
+    front.serve()
+    front.act = raising(LookupError())
+    first, second = await front.post(), await front.post()
+    assert [(got.status, got.content) for got in (first, second)] == [(status, b"LookupError")] * 2
+    assert (second.is_replay, front.stored) == (is_remembered, (0, int(is_remembered)))
+
+
+@pytest.mark.parametrize(
+    ("error", "slug"),
+    [(StaleDataError(), "precondition-failed"), (problems.precondition_required(), "precondition-required")],
+)
+async def test_a_problem_and_a_stale_row_are_answered_as_problems(front: Any, error: Exception, slug: str):
+    front.serve()
+    front.act = raising(error)
+    assert ((await front.post()).slug, front.stored) == (slug, (0, 0))
+
+
+async def test_a_commit_in_the_endpoint_is_refused_with_its_cure(front: Any):
+    said: list[str] = []
+
+    def commit(session: Session) -> None:
+        try:
+            session.commit()
+        except TransactionRequired as error:
+            said.append(str(error))
+            raise
+
+    front.serve()
+    front.act = commit
+    assert ((await front.post()).status, front.stored) == (500, (0, 0))
+    assert "leave out the commit" in said[0]
+
+
+async def test_a_rollback_in_the_endpoint_is_refused(front: Any):
+    front.serve()
+    front.act = lambda session: session.rollback() or MADE
+    assert ((await front.post()).status, front.stored) == (500, (0, 0))
+
+
+async def test_savepoints_are_the_endpoints_own(front: Any):
+    def act(session: Session) -> Answer:
+        with session.begin_nested() as savepoint:
+            session.execute(rows.effects.insert().values(what="undone"))
+            savepoint.rollback()
+        with session.begin_nested():
+            session.execute(rows.effects.insert().values(what="kept"))
+        assert "undone" not in session.scalars(select(rows.effects.c.what)).all()
+        return MADE
+
+    front.serve()
+    front.act = act
+    assert [(await front.post()).status for _ in range(2)] == [201, 201]
+    assert front.stored == (2, 1)
+
+
+async def test_an_answer_that_cannot_be_remembered_takes_its_effects_along(front: Any):
+    front.serve(max_response=5)
+    for act in (lambda _: front.stream(), lambda _: ("123456", 200, {})):
+        front.act = act
+        assert ((await front.post()).status, front.stored) == (500, (0, 0))
+
+
+async def test_requests_are_measured_by_outcome(front: Any):
+    front.serve()
+    with measuring() as measured:
+        for item, key in (("pen", "k"), ("pen", "k"), ("ink", "k"), ("pen", None)):
+            await front.post(item, key=key)
+        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
+    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}
