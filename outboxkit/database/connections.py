@@ -13,9 +13,12 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 import structlog
-from psycopg import AsyncConnection, OperationalError, generators
-from psycopg._preparing import PrepareManager
+from psycopg import AsyncConnection, AsyncCursor, OperationalError, generators
+from psycopg._cursor_base import BaseCursor
+from psycopg._preparing import Prepare, PrepareManager
+from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 
@@ -79,6 +82,60 @@ class _Statements(PrepareManager):
         super().validate(key, prep, name, results)
 
 
+class _BeginsAlong(BaseCursor[Any, Any]):
+    """A cursor of the driver that sends BEGIN in one round trip with a first statement that is prepared."""
+
+    __slots__ = ()
+
+    def _execute_gen(self, query: Any, params: Any = None, *, prepare: Any = None, binary: Any = None) -> Waiting[None]:
+        connection: Any = self._conn
+        is_first = not connection.autocommit and self._pgconn.transaction_status == TransactionStatus.IDLE
+        if is_first and connection._pipeline is None and not self.closed:  # noqa: SLF001 - the driver's own
+            self._reset()
+            self._tx = Transformer(self)
+            statement = self._convert_query(query, params)
+            prep, name = self._get_prepared(statement, prepare)
+            if prep is Prepare.YES:
+                self._pgconn.enter_pipeline_mode()
+                self._pgconn.send_query_params(connection._get_tx_start_command(), None)  # noqa: SLF001
+                self._send_query_prepared(name, statement, binary=binary)
+                self._pgconn.pipeline_sync()
+                connection._prepared.maybe_add_to_cache(statement, prep, name)  # noqa: SLF001
+                results = yield from _answers(self._pgconn)
+                self._check_results(results)
+                self._set_results(results)
+                self._last_query = query
+                return
+        yield from super()._execute_gen(query, params, prepare=prepare, binary=binary)
+
+
+def _answers(wire: PGconn) -> Waiting[list[Any]]:
+    """The results of the statement behind BEGIN. The pipeline is left, unless the connection is lost.
+
+    Raises:
+        psycopg.Error: BEGIN or the statement failed.
+    """
+    yield from generators.send(wire)
+    begun, results = (yield from generators.fetch_many(wire)), []
+    if wire.status == ConnStatus.OK:
+        results = yield from generators.fetch_many(wire)
+    if wire.status == ConnStatus.OK:
+        yield from generators.fetch_many(wire)  # the mark of the pipeline's end
+        wire.exit_pipeline_mode()
+    for result in (*begun, *results):
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result)
+    return results
+
+
+class _Cursor(_BeginsAlong, AsyncCursor[Any]):
+    """A cursor for the event loop."""
+
+
+class _ThreadCursor(_BeginsAlong, psycopg.Cursor[Any]):
+    """A cursor for threads."""
+
+
 class Connection(AsyncConnection[Any]):
     """A connection for the event loop, which is not freed while a task of a handler still waits in it.
 
@@ -94,6 +151,7 @@ class Connection(AsyncConnection[Any]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.cursor_factory = _Cursor
         self._prepared: PrepareManager = _Statements()
 
     @classmethod
@@ -160,6 +218,7 @@ class ThreadConnection(psycopg.Connection[Any]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.cursor_factory = _ThreadCursor
         self._prepared: PrepareManager = _Statements()
 
     @classmethod
