@@ -9,13 +9,11 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import psycopg
 import structlog
 from psycopg import AsyncConnection, AsyncCursor, OperationalError, generators
-from psycopg._cursor_base import BaseCursor
-from psycopg._preparing import Prepare, PrepareManager
 from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
@@ -26,6 +24,13 @@ from outboxkit.database import silence
 from outboxkit.database.session_settings import GuardedEnd
 from outboxkit.database.silence import Doubt, Facts
 from outboxkit.errors.wording import printable_name
+
+if TYPE_CHECKING:
+    from psycopg._cursor_base import BaseCursor
+
+    _DriversCursor = BaseCursor[Any, Any]
+else:
+    _DriversCursor = object
 
 T = TypeVar("T")
 Waiting = Generator[Any, Any, T]
@@ -48,7 +53,7 @@ SELECT state LIKE 'idle%%' AND state_change < clock_timestamp() - make_interval(
         WHERE pid = ANY(pg_blocking_pids(asked.pid))) END
 FROM pg_stat_activity AS asked WHERE pid = %s AND extract(epoch FROM backend_start)::float8 = %s
 """
-_OPTIONS = ("_autocommit", "row_factory", "cursor_factory")
+_OPTIONS = ("autocommit", "row_factory", "cursor_factory")
 """The driver's options that a handler may change on a connection, and which end with its transaction."""
 _CLOSING = set[asyncio.Task[None]]()
 """Tasks that close a connection. Without this reference the event loop might drop them."""
@@ -60,29 +65,58 @@ def name_apart(driver: Any) -> None:
     Psycopg's own names count from 0 in each connection. Behind a pooler in transaction mode one client would run the
     statement of another. With these names the server refuses: there is no such statement in this session.
     """
-    manager = driver._prepared  # noqa: SLF001 - the driver has no setting for it
+    manager: Any = getattr(driver, "_prepared", None)  # the driver has no setting for it
     if hasattr(manager, "_prepared_idx"):
         manager._prepared_idx = secrets.randbits(62)  # noqa: SLF001
     else:  # a later psycopg counts in another way
         driver.prepare_threshold = None
 
 
-class _Statements(PrepareManager):
-    """The statements that the driver has prepared. It notices one that SQL prepares, by the server's answer.
+class _Statements:
+    """The statements that a connection has prepared. It notices one that SQL prepares, by the server's answer.
+
+    It listens to the driver's own record of them, which is not public. If a later psycopg has none, the driver prepares
+    nothing, and each reset of the session ends what SQL has prepared.
 
     Attributes:
         has_others: whether there are some that the driver does not know of. The next reset of the session ends all.
     """
 
-    has_others = False
+    def __init__(self, driver: Any) -> None:
+        self._record = cast("Any", getattr(driver, "_prepared", None))
+        self._validate: Any = getattr(self._record, "validate", None)
+        self.has_others = self._validate is None
+        if self.has_others:
+            driver.prepare_threshold = None
+        else:
+            self._record.validate = self._look
 
-    def validate(self, key: Any, prep: Any, name: bytes, results: Sequence[Any]) -> None:
-        """Look at the answers to a text that is not known yet."""
+    def _look(self, key: Any, prep: Any, name: bytes, results: Sequence[Any]) -> Any:
+        """Look at the answers to a text that the driver does not know yet."""
         self.has_others |= any(result.command_status == b"PREPARE" for result in results)
-        super().validate(key, prep, name, results)
+        return self._validate(key, prep, name, results)
+
+    def forget(self) -> None:
+        """Note that all of them have ended."""
+        if self._validate is not None:
+            self._record.clear()
+            self.has_others = False
 
 
-class _BeginsAlong(BaseCursor[Any, Any]):
+_OF_CURSOR = (
+    *("_execute_gen", "_reset", "_tx", "_convert_query", "_get_prepared", "_send_query_prepared"),
+    *("_check_results", "_set_results", "_last_query", "_conn", "_pgconn"),
+)
+_OF_CONNECTION = ("_pipeline", "_get_tx_start_command", "_prepared")
+
+
+def can_begin_along(driver: Any) -> bool:
+    """Whether the driver has what `_BeginsAlong` uses and is not public; if not, BEGIN is a round trip of its own."""
+    has_all = all(hasattr(driver, name) for name in _OF_CONNECTION) and hasattr(driver._prepared, "maybe_add_to_cache")  # noqa: SLF001
+    return has_all and all(hasattr(AsyncCursor, name) and hasattr(psycopg.Cursor, name) for name in _OF_CURSOR)
+
+
+class _BeginsAlong(_DriversCursor):
     """A cursor of the driver that sends BEGIN in one round trip with a first statement that is prepared."""
 
     __slots__ = ()
@@ -95,7 +129,7 @@ class _BeginsAlong(BaseCursor[Any, Any]):
             self._tx = Transformer(self)
             statement = self._convert_query(query, params)
             prep, name = self._get_prepared(statement, prepare)
-            if prep is Prepare.YES:
+            if prep.name == "YES":
                 self._pgconn.enter_pipeline_mode()
                 self._pgconn.send_query_params(connection._get_tx_start_command(), None)  # noqa: SLF001
                 self._send_query_prepared(name, statement, binary=binary)
@@ -151,8 +185,9 @@ class Connection(AsyncConnection[Any]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.cursor_factory = _Cursor
-        self._prepared: PrepareManager = _Statements()
+        self.statements = _Statements(self)
+        if can_begin_along(self):
+            self.cursor_factory = _Cursor
 
     @classmethod
     async def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
@@ -166,7 +201,7 @@ class Connection(AsyncConnection[Any]):
                 await connection.close()
                 raise
         connection.opened_at = monotonic()
-        connection.options = {name: vars(connection)[name] for name in _OPTIONS}
+        connection.options = {name: getattr(connection, name) for name in _OPTIONS}
         return connection
 
     def wait(self, gen: Waiting[T], *arguments: Any, **options: Any) -> Coroutine[Any, Any, T]:
@@ -218,8 +253,9 @@ class ThreadConnection(psycopg.Connection[Any]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.cursor_factory = _ThreadCursor
-        self._prepared: PrepareManager = _Statements()
+        self.statements = _Statements(self)
+        if can_begin_along(self):
+            self.cursor_factory = _ThreadCursor
 
     @classmethod
     def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
@@ -233,7 +269,7 @@ class ThreadConnection(psycopg.Connection[Any]):
                 connection.close()
                 raise
         connection.opened_at = monotonic()
-        connection.options = {name: vars(connection)[name] for name in _OPTIONS}
+        connection.options = {name: getattr(connection, name) for name in _OPTIONS}
         return connection
 
     def wait(self, gen: Waiting[T], *arguments: Any, **options: Any) -> T:
@@ -304,12 +340,16 @@ def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
 
 def _end(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:
     """Send the end of a transaction, and reset its session and the driver's options."""
-    vars(connection).update(connection.options)
-    statements: Any = connection._prepared  # noqa: SLF001 - there is no public way to it
-    yield from _send(connection, *texts, connection.reset, "DEALLOCATE ALL" if statements.has_others else "")
-    if statements.has_others:
-        statements.clear()
-        statements.has_others = False
+    others = connection.statements.has_others
+    yield from _send(connection, *texts, connection.reset, "DEALLOCATE ALL" if others else "")
+    if others:
+        connection.statements.forget()
+    for name, value in connection.options.items():
+        if getattr(connection, name) is not value:
+            if name == "autocommit":  # no driver lets it be set here: the pool makes another connection
+                connection.pgconn.finish()
+            else:
+                setattr(connection, name, value)
 
 
 def _send(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:
