@@ -146,16 +146,32 @@ def test_a_listener_may_add_the_first_message_of_a_session(
     assert len(added) == 2
 
 
-def test_importing_any_module_listens_to_no_session():
+def test_importing_any_module_and_using_a_session_changes_no_other_session_or_engine():
     program = """
 import importlib, pkgutil, outboxkit
+from dataclasses import dataclass
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+classes = (Session, AsyncSession, Engine)
+before = [dict(vars(each)) for each in classes]
 for module in pkgutil.walk_packages(outboxkit.__path__, "outboxkit."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
-dispatch = Session().dispatch
-print([name for name in dispatch._event_names if list(getattr(dispatch, name))])
+engine = create_engine("sqlite://")
+outboxkit.metadata.create_all(engine)
+@outboxkit.event("Placed")
+@dataclass
+class Placed:
+    number: int
+@outboxkit.inbox_handler("Handles")
+def handle(session, event: Placed): pass
+with Session(engine) as used, used.begin():
+    outboxkit.inbox.run_once(used, outboxkit.outbox.add(used, Placed(1)), handle)
+dispatches = (Session().dispatch, create_engine("sqlite://").dispatch)
+print([name for each in dispatches for name in each._event_names if list(getattr(each, name))])
+assert before == [dict(vars(each)) for each in classes]
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
