@@ -10,10 +10,10 @@ from typing import Any
 
 from outboxkit import defaults
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
-from outboxkit.codec.envelope import TEXTS
 from outboxkit.codec.envelopes import reader_for
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import HANDLERS, encode_foreign_headers
+from outboxkit.codec.rows import TEXTS
 from outboxkit.compression import MAX_MESSAGE_BYTES
 from outboxkit.consumer.growth import GROWTH
 from outboxkit.errors import ConfigurationError

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import schema, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.codec import envelope
+from outboxkit.codec.rows import from_row
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message, changed
 from outboxkit.runtime import audit
@@ -288,6 +288,6 @@ def _confirmed(receipts: Sequence[Receipt]) -> int:
 
 
 def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
-    message = envelope.from_row(row[2:])
+    message = from_row(row[2:])
     own = reserved.without(message.headers)  # a replayed dead letter is addressed to one queue
     return changed(message, queue=None, headers=own | DeliveryHeaders(handlers=handlers, replayed=True).headers())

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids, statements
 from outboxkit.codec import payloads
-from outboxkit.codec.envelope import Sending, to_row
+from outboxkit.codec.rows import Sending, to_row
 from outboxkit.compression import INFLATED_LIMIT, WORTHWHILE, deflate
 from outboxkit.database.transaction import AnySession, session_of
 from outboxkit.errors import ConfigurationError, EncodeError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from outboxkit.codec.envelope import from_claimed
+from outboxkit.codec.rows import from_claimed
 from outboxkit.message import Message
 from outboxkit.tables import PARKED
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
-from outboxkit.codec.envelope import to_row
+from outboxkit.codec.rows import to_row
 from outboxkit.message import DEFAULT_DESTINATION, storable
 from outboxkit.relay.claim import ClaimedBatch
 from outboxkit.relay.decisions import Dead, Settlement

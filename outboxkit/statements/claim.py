@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
-from outboxkit.codec.envelope import COLUMNS
+from outboxkit.codec.rows import COLUMNS
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import dead_letter, outbox
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
     true,
 )
 
-from outboxkit.codec.envelope import COLUMNS, TEXTS
+from outboxkit.codec.rows import COLUMNS, TEXTS
 from outboxkit.statements.dialects import insert_into
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete
 
-from outboxkit.codec.envelope import COLUMNS
+from outboxkit.codec.rows import COLUMNS
 from outboxkit.statements.dialects import among, among_found, row_id, transaction_time, unplaced_rows
 from outboxkit.statements.partitions import PUBLISHED
 from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbox, outbox, published

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.codec.envelope import COLUMNS
+from outboxkit.codec.rows import COLUMNS
 from outboxkit.statements.dead import LISTED
 from outboxkit.statements.dialects import among, insert_into
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable

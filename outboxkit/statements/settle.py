@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from outboxkit.codec.envelope import COLUMNS
+from outboxkit.codec.rows import COLUMNS
 from outboxkit.statements.dialects import among, has_one_writer, moves_rows, statement_time
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
 )
 
-from outboxkit.codec.envelope import COLUMNS, Sending
+from outboxkit.codec.rows import COLUMNS, Sending
 from outboxkit.statements.dialects import insert_into, lists
 from outboxkit.tables import outbox
 

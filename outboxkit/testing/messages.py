@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids, inbox, statements
 from outboxkit.codec import payloads
-from outboxkit.codec.envelope import COLUMNS, from_row
+from outboxkit.codec.rows import COLUMNS, from_row
 from outboxkit.database.sqlalchemy_asyncio import async_session
 from outboxkit.database.transaction import session_of
 from outboxkit.errors import ConfigurationError

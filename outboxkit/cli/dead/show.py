@@ -11,8 +11,8 @@ import msgspec
 from sqlalchemy import Row
 
 import outboxkit
-from outboxkit.codec.envelope import decode_headers
 from outboxkit.codec.payloads import plain_payload
+from outboxkit.codec.rows import decode_headers
 from outboxkit.errors import DecodeError
 from outboxkit.errors.wording import in_utc, many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION

@@ -10,8 +10,8 @@ from sqlalchemy import Row
 
 from outboxkit import defaults
 from outboxkit.brokers.reserved import DeliveryHeaders, read_delivery_headers
-from outboxkit.codec.envelope import TEXTS, decode_headers
 from outboxkit.codec.headers import carried
+from outboxkit.codec.rows import TEXTS, decode_headers
 from outboxkit.errors import EncodeError
 from outboxkit.message import NAME_LIMIT, Message
 from outboxkit.runtime import window

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from outboxkit import ids
-from outboxkit.codec.envelope import decode_headers
+from outboxkit.codec.rows import decode_headers
 from outboxkit.errors.wording import in_utc, many
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.trace import reasons

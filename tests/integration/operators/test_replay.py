@@ -11,7 +11,7 @@ from sqlalchemy import Engine, delete, insert
 
 from outboxkit import Message, tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
-from outboxkit.codec.envelope import encode_headers
+from outboxkit.codec.rows import encode_headers
 from outboxkit.schema.partitions import make_ahead
 from tests.acceptance.worker_process import WorkerProcess
 from tests.processes import COMMAND, run_to_end

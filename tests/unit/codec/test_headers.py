@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import EncodeError
-from outboxkit.codec.envelope import decode_headers, encode_headers
 from outboxkit.codec.headers import encode_foreign_headers
+from outboxkit.codec.rows import decode_headers, encode_headers
 
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=32)
 NAMES = TEXT.filter(lambda name: name and not name.startswith("outboxkit-"))

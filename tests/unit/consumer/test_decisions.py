@@ -22,8 +22,8 @@ from outboxkit import (
     Retry,
     inbox_handler,
 )
-from outboxkit.codec.envelope import decode_headers
 from outboxkit.codec.envelopes.envelope import Malformed
+from outboxkit.codec.rows import decode_headers
 from outboxkit.consumer import ConsumerPolicy, Decision, decide, decisions
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries

@@ -12,8 +12,8 @@ from pamqp.header import ContentHeader
 from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, HEADER_OVERHEAD, Encoder
 from outboxkit.codec import headers as own
-from outboxkit.codec.envelope import decode_headers
 from outboxkit.codec.headers import MAX_DEPTH, carried
+from outboxkit.codec.rows import decode_headers
 from outboxkit.message import Message
 from outboxkit.operators.deadletters import refusal
 from tests.unit.shop import NOW

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import EncodeError, tables
-from outboxkit.codec.envelope import COLUMNS, TEXTS, from_claimed, from_row, to_row
+from outboxkit.codec.rows import COLUMNS, TEXTS, from_claimed, from_row, to_row
 from outboxkit.message import MAX_VERSION, Message
 from tests.unit.shop import NOW, message
 

@@ -1,6 +1,6 @@
-"""The envelope in a row: the columns that hold a message, in one order for all that write and read them. Pure.
+"""A message as a row: the columns that hold it, in one order for all that write and read them. Pure.
 
-The envelope on the wire is in `brokers/rabbitmq/encode.py` and `decode.py`.
+A message on the wire is in `brokers/rabbitmq/encode.py` and `decode.py`.
 """
 
 from collections.abc import Mapping, Sequence
