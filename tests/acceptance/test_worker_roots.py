@@ -71,28 +71,6 @@ def test_retention_forgets_what_is_old_again_and_again(shop: Deployment):
     assert retention.stop() == 0
 
 
-@pytest.mark.parametrize("name", ROOTS)
-def test_missing_tables_are_one_line_that_says_what_to_run(name: str, empty_postgresql_url: str, shop: Deployment):
-    process = started_with(shop, name, OUTBOXKIT_DATABASE_URL=empty_postgresql_url)
-    assert process.wait() == 1
-    assert last_line(process).startswith(f"{name}: the outboxkit tables are missing: run `outboxkit migrate`")
-    assert "Traceback" not in process.log.read_text()
-
-
-@pytest.mark.parametrize("name", ROOTS)
-def test_a_bad_setting_is_one_line_that_names_it(name: str, shop: Deployment):
-    process = started_with(shop, name, OUTBOXKIT_SHUTDOWN_TIMEOUT="soon")
-    assert process.wait() == 2
-    assert process.log.read_text().startswith(f"{name}: OUTBOXKIT_SHUTDOWN_TIMEOUT is 'soon'")
-    assert process.log.read_text().count("\n") == 1
-
-
-def test_a_consumer_without_modules_says_how_it_is_called(shop: Deployment):
-    process = shop.start("consumer")
-    assert process.wait() == 2
-    assert process.log.read_text().startswith("consumer: which handlers? Give the modules that have them")
-
-
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -170,14 +148,5 @@ def test_secrets_may_come_from_files(name: str, shop: Deployment, tmp_path: Path
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("name", ROOTS)
-def test_a_root_is_short_enough_to_copy(name: str):
-    assert len(Path(ROOT, "workers", f"{name}.py").read_text().splitlines()) <= 40
-
-
 def started_with(shop: Deployment, name: str, **settings: str) -> WorkerProcess:
     return shop.start(name, *(HANDLERS if name == "consumer" else ()), **settings)
-
-
-def last_line(process: WorkerProcess) -> str:
-    return process.log.read_text().splitlines()[-1]

@@ -151,17 +151,6 @@ def test_every_command_exists(command: list[str]):
         assert (EXAMPLE / module.replace(".", "/")).with_suffix(".py").is_file()
 
 
-def test_the_image_is_built_from_what_is_there_and_does_not_run_as_root():
-    lines = docker()
-    for words in (line.split() for name, line in lines if name == "COPY"):
-        assert all((ROOT / source).exists() for source in words[:-1])
-    copied = " ".join(line for name, line in lines if name == "COPY")
-    assert all(f"workers/{root.name}" in copied for root in WORKERS.glob("*.py"))
-    user = [line for name, line in lines if name == "USER"]
-    assert user == ["10001:10001"]
-    assert {pod(name)["securityContext"]["runAsUser"] for name in PODS} == {10001}
-
-
 @pytest.mark.parametrize("name", PODS)
 def test_a_pod_may_do_no_more_than_it_needs(name: str):
     assert pod(name)["securityContext"]["runAsNonRoot"] is True

@@ -134,18 +134,3 @@ def test_an_error_names_the_option_that_was_given_and_else_the_variable(run: Run
     assert "--inbox-retention is 1m, but" in by_option.err
     assert "OUTBOXKIT_INBOX_RETENTION" not in by_option.err
     assert "OUTBOXKIT_INBOX_RETENTION is 1m, but" in by_variable.err
-
-
-@pytest.mark.parametrize("secret", ["s3cr3ttoken", "c2VjcmV0/c2VjcmV0", "whsec_c2VjcmV0", "Bearer hunter2"])
-def test_a_secret_in_place_of_its_file_is_not_shown(secret: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OUTBOXKIT_HTTP_AUTHORIZATION_FILE", secret)
-    with pytest.raises(ConfigurationError, match="OUTBOXKIT_HTTP_AUTHORIZATION_FILE") as raised:
-        settings.load()
-    assert secret not in str(raised.value)
-
-
-def test_an_empty_path_of_a_secret_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OUTBOXKIT_HTTP_AUTHORIZATION_FILE", "")
-    told = "OUTBOXKIT_HTTP_AUTHORIZATION_FILE is empty; a file with the value in one line is accepted"
-    with pytest.raises(ConfigurationError, match=told):
-        settings.load()

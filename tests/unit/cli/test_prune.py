@@ -68,18 +68,3 @@ def test_old_dead_letters_go_and_it_says_how_many_were_open(run: Run, engine: En
     ended = run("prune", "--database-url", database_url, "--dead-retention", "90d")
     assert (ended.code, ended.out.splitlines()[1:]) == (0, ["dead letters: 2 rows forgotten, 1 of them open"])
     assert [row["parked"] for row in rows(database_url, tables.dead_letter)] == [False, True]
-
-
-def test_expired_keys_and_old_effects_are_counted(run: Run, engine: Engine, database_url: str):
-    long_ago = datetime.now(UTC) - timedelta(days=40)
-    key = {"scope": "POST /orders", "principal": "", "fingerprint": b"", "state": "done", "token": "t"}
-    called = {"state": "done", "token": "t", "started_at": long_ago, "used_at": long_ago, "locked_until": long_ago}
-    with engine.begin() as connection:
-        connection.execute(
-            insert(tables.idempotency), [key | {"key": k, "created_at": long_ago, "expires_at": long_ago} for k in "ab"]
-        )
-        connection.execute(insert(tables.effect), [called | {"key": k} for k in "abc"])
-    ended = run("prune", "--database-url", database_url)
-    assert ended.code == 0
-    assert ended.out.splitlines()[1:] == ["idempotency keys: 2 rows forgotten", "effects: 3 rows forgotten"]
-    assert run("prune", "--database-url", database_url).out == "inbox: 0 rows forgotten\n"

@@ -47,10 +47,6 @@ def refused(run: Run, *arguments: str) -> str:
     return line.removeprefix("outboxkit: ")
 
 
-def test_a_consumer_needs_a_queue(run: Run):
-    assert refused(run, "unit_handlers") == "which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME"
-
-
 NEVER_READ = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -142,13 +138,6 @@ def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: St
     assert (made.destination, made.batch_size, made.hold) == ("payments", 40, False)
     assert started["engine_of"] == "payments"
     assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=3))
-
-
-def test_a_relay_of_a_broker(run: Run, database_url: str, started: Started):
-    assert run("relay", "--drain", "--database-url", database_url, "--broker-url", "amqp://mq/").code == 0
-    made = started["relay"]
-    assert (made.destination, made.batch_size, made.hold) == ("default", 2000, True)
-    assert started["publish_timeout"] == timedelta(seconds=10)
 
 
 def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(

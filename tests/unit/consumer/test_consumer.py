@@ -63,11 +63,6 @@ async def test_a_drain_ends_with_an_empty_queue(bench: Bench, database_url: str)
     assert count(database_url, effects) == 20
 
 
-async def test_a_drain_of_nothing_ends_at_once(bench: Bench):
-    done = await bench.drain(work)
-    assert (done.outcomes, done.postponed) == ({}, 0)
-
-
 async def test_a_drain_names_what_waits_for_a_retry_and_does_not_wait_for_it(bench: Bench):
     bench.subscriber.delays = (timedelta(hours=1),)
     bench.put(message(id="a"), message(id="b"))
@@ -101,34 +96,6 @@ async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: 
     assert [(line["event"], line["processed"]) for line in said if "stopped" in line["event"]] == [
         ("consumer stopped", 1)
     ]
-
-
-async def test_a_stop_says_what_it_waits_for_and_what_it_gave_up(bench: Bench):
-    gate = Gate()
-    bench.put(*[message(id=id_) for id_ in "abc"])
-    with capture_logs() as said:
-        running = asyncio.create_task(bench.consumer(gate.handler, concurrency=Concurrency(1)).run(bench.stop))
-        await gate.began.acquire()
-        bench.stop.set()
-        while not any("stopping" in line["event"] for line in said):
-            await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    starting, loaded, connected, *told = said
-    assert [line["event"] for line in (starting, loaded, connected)] == [
-        "consumer starting",
-        "handler loaded",
-        "consumer connected",
-    ]
-    assert (starting["queue"], starting["broker"], starting["handlers"]) == ("billing", "memory://", 1)
-    assert (loaded["handler"], loaded["type"]) == ("Gate", "OrderConfirmed")
-    assert loaded["function"].endswith("Gate.__init__.<locals>.handler")
-    assert [line["event"].split()[0] for line in told] == ["stopping", "gave", "consumer"]
-    assert (told[0]["messages"], told[0]["handlers"]) == (1, ["Gate"])
-    assert "a second signal stops at once" in told[0]["event"]
-    assert (told[1]["message_id"], told[1]["handlers"]) == ("a", ["Gate"])
-    assert told[2]["event"] == "consumer stopped"
 
 
 async def test_an_idle_consumer_stops(bench: Bench):

@@ -94,19 +94,3 @@ async def test_no_value_of_a_statement_and_no_forged_line_leaves_the_consumer(
     assert len(letters) == 2
     assert not [text for text in texts if "4111" in text or "\x1b" in text or "\n2026" in text]
     assert any("UNIQUE constraint failed: cards.number" in text for text in texts)
-
-
-async def test_a_hook_that_returns_a_coroutine_is_told_of(bench: Bench):
-    async def later() -> None:
-        pass
-
-    @inbox_handler("Breaks")
-    async def breaks(session: AsyncSession, event: OrderConfirmed) -> None:
-        raise ValueError("boom")
-
-    consumer = bench.consumer(breaks, max_attempts=1)
-    consumer.on_error = lambda _: later()
-    bench.put(message(type="OrderConfirmed"))
-    with capture_logs() as said:
-        assert (await consumer.drain(bench.stop)).outcomes == {Outcome.DEAD: 1}
-    assert [line["event"] for line in said].count("the on_error hook returned a coroutine, which is never awaited") == 1

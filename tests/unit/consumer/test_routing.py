@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, ids, inbox_handler
@@ -95,27 +94,6 @@ def test_a_payload_over_the_limit_goes_to_no_handler(is_packed: bool):
             assert (decided.reason, str(size) in decided.error) == ("undecodable", True)
         else:
             assert names(decided) == ["Bill"]
-
-
-def test_a_batch_makes_an_event_for_each_handler():
-    @inbox_handler("CountAgain", batch=True)
-    def count_again(session: Session, event: OrderConfirmed) -> None: ...
-
-    arrival = routing(count_orders, count_again).arrival(delivery(message()))
-    assert arrival.room == 2 * arrival.size
-    assert routing(count_orders, bill).arrival(delivery(message())).events == 1
-
-
-def test_an_event_of_pydantic_counts_twice():
-    @event("Modelled")
-    class Modelled(BaseModel):
-        rows: list[int]
-
-    @inbox_handler("TakeModel")
-    def take_model(session: Session, event: Modelled) -> None: ...
-
-    assert routing(take_model).arrival(delivery(message(type="Modelled"))).events == 2
-    assert routing(take_model).arrival(delivery(message(type="Another"))).events == 1
 
 
 def names(found: object) -> list[str]:

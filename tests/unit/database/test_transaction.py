@@ -2,11 +2,10 @@
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
 from outboxkit import tables
-from outboxkit.database.transaction import connection_of, forbidden_commit, session_of
+from outboxkit.database.transaction import connection_of, forbidden_commit
 from outboxkit.errors import TransactionRequired
 
 WHY = "complete it first"
@@ -17,17 +16,6 @@ def memory():
     made = create_engine("sqlite://")
     yield made
     made.dispose()
-
-
-def test_a_session_is_found_behind_a_scoped_one(memory: Engine):
-    scoped = scoped_session(sessionmaker(memory))
-    assert session_of(scoped, "begin", "key") is scoped()
-    scoped.remove()
-
-
-def test_an_async_session_is_told_how_to_call():
-    with pytest.raises(TypeError, match=r"await session\.run_sync\(begin, key\)"):
-        session_of(AsyncSession(), "begin", "key")
 
 
 def test_a_connection_is_in_a_transaction(memory: Engine):

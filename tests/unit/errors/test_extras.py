@@ -46,11 +46,6 @@ from outboxkit.__main__ import main
 sys.argv = ["outboxkit", *sys.argv[1:]]
 main()
 """
-WORKER = """
-import runpy
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 WITH_DATABASE = {"OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://app@127.0.0.1:1/shop", "PYTHONPATH": str(ROOT)}
 MEASURED = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
 """The variables by which coverage measures a program that a test starts; empty if it does not."""
@@ -117,20 +112,6 @@ def test_without_sqlalchemys_asyncio_side_nothing_is_asynchronous(monkeypatch: p
     assert how_to_install(refused.value) == "greenlet is not installed: pip install 'outboxkit[worker]'"
 
 
-@pytest.mark.parametrize("arguments", ["--help", "relay"])
-def test_a_command_names_its_extra(arguments: str):
-    ended = without(COMMAND, *arguments.split())
-    told = "outboxkit: typer is not installed: pip install 'outboxkit[worker]'\n"
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)
-
-
-@pytest.mark.parametrize("name", ["relay", "consumer", "retention"])
-def test_a_worker_names_its_extra(name: str):
-    ended = without(WORKER, str(ROOT / "workers" / f"{name}.py"))
-    told = f"{name}: pydantic is not installed: pip install 'outboxkit[worker]'\n"
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)
-
-
 @pytest.mark.parametrize(
     ("library", "extra", "options"),
     [
@@ -156,11 +137,6 @@ def test_a_psycopg_without_libpq_is_told_what_it_lacks():
 def test_another_missing_module_is_not_blamed_on_an_extra():
     assert how_to_install(ModuleNotFoundError("No module named 'shop'", name="shop")) is None
     assert how_to_install(ImportError("cannot import name 'x' from 'typer'", name="typer")) is None
-
-
-def test_the_extra_of_a_part_of_a_library_is_found():
-    told = "opentelemetry is not installed: pip install 'outboxkit[otel]'"
-    assert how_to_install(ModuleNotFoundError("No module", name="opentelemetry.trace.status")) == told
 
 
 def test_what_needs_an_extra_says_so_and_hides_no_other_error():

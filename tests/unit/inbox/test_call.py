@@ -4,12 +4,11 @@ import asyncio
 import time
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, inbox, inbox_handler, tables
-from outboxkit.message import Handling, current_handling
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
 ORDER = message()
@@ -124,17 +123,6 @@ async def test_a_task_that_was_cancelled_before_still_tells_a_timeout(async_engi
         await task
 
 
-async def test_a_timeout_of_the_handlers_own_is_passed_on(async_engine: AsyncEngine):
-    @inbox_handler("Own", timeout=3600)
-    async def own(session: AsyncSession, event: OrderConfirmed) -> None:
-        async with asyncio.timeout(0):
-            await asyncio.Event().wait()
-
-    with pytest.raises(TimeoutError) as raised:
-        await run(async_engine, own)
-    assert "Own" not in str(raised.value)
-
-
 def test_in_a_sync_session_there_is_no_timeout(engine: Engine, database_url: str):
     @inbox_handler("Blocks", timeout=0.01)
     def blocks(session: Session, event: OrderConfirmed) -> None:
@@ -153,20 +141,3 @@ def test_how_long_a_long_one_took_is_written_down(engine: Engine, database_url: 
         inbox.run_once(session, ORDER, long)
     (row,) = rows(database_url, tables.inbox)
     assert row["duration_ms"] >= 110
-
-
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_a_handler_can_tell_who_it_is_and_which_file_it_writes_to(in_memory: bool, engine: Engine):
-    found: list[Handling | None] = []
-
-    @inbox_handler("Curious")
-    def curious(session: Session, event: OrderConfirmed) -> None:
-        found.append(current_handling())
-
-    used = create_engine("sqlite://") if in_memory else engine
-    tables.metadata.create_all(used)
-    with Session(used) as session, session.begin():
-        inbox.run_once(session, ORDER, curious)
-    assert found == [Handling(ORDER, "Curious", ":memory:" if in_memory else engine.url.database)]
-    assert current_handling() is None
-    used.dispose()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, TransactionRequired, inbox, inbox_handler, tables
 from tests.unit.shop import OrderConfirmed, count, effects, message
@@ -39,23 +39,6 @@ def test_a_handler_that_ends_the_transaction_is_refused(engine: Engine, name: st
     refused = pytest.raises(TransactionRequired, match="handler 'Acts' ended the transaction")
     with refused, Session(engine) as session, session.begin():
         inbox.run_once(session, ORDER, acting(ENDS[name]))
-
-
-def test_a_handler_that_begins_a_transaction_is_told_that_it_has_one(engine: Engine):
-    told = pytest.raises(TransactionRequired, match=r"handler 'Acts' called begin\(\) .* leave out begin\(\)")
-    with told, Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, acting(Session.begin))
-
-
-class ShopSession(Session):
-    """An application's own."""
-
-
-@pytest.mark.parametrize("made", [Session, ShopSession, sessionmaker(), sessionmaker(class_=ShopSession)], ids=repr)
-def test_in_a_session_of_any_class(engine: Engine, database_url: str, made: Callable[..., Session]):
-    with pytest.raises(TransactionRequired), made(bind=engine) as session, session.begin():
-        inbox.run_once(session, ORDER, acting(Session.commit))
-    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
 
 
 def test_a_session_that_has_an_engine_for_each_table_is_asked_for_the_one_of_the_inbox(

@@ -1,6 +1,5 @@
 """Wiring: values for a handler's parameters by type, from the lifespan of its consumer."""
 
-from collections.abc import AsyncIterator
 from types import ModuleType
 from typing import Annotated, Any, NewType
 
@@ -105,26 +104,6 @@ def test_an_unknown_parameter_is_refused_at_the_start():
 async def test_a_handler_without_its_wiring_is_refused(async_engine: AsyncEngine):
     with pytest.raises(ConfigurationError, match=r"'Mails' needs a value for its parameter 'mailer': .*Wiring"):
         await deliver(async_engine, mails)
-
-
-async def without_yield() -> None: ...
-
-
-async def undecorated() -> AsyncIterator[None]:
-    yield
-
-
-WRONG: dict[str, dict[str, Any]] = {
-    "lifespan is .*without_yield; .* is accepted": {"lifespan": without_yield},
-    "lifespan is .*undecorated; .* is accepted": {"lifespan": undecorated},
-    "lifespan is 5; .* is accepted": {"lifespan": 5},
-}
-
-
-@pytest.mark.parametrize("text", WRONG)
-def test_what_is_of_another_kind_is_refused(text: str):
-    with pytest.raises(ConfigurationError, match=text):
-        Wiring(**WRONG[text])
 
 
 def module(name: str, **content: object) -> ModuleType:

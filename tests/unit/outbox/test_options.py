@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from outboxkit import EncodeError, event, ids, outbox, tables
 from outboxkit.message import EARLIEST, LATEST
-from outboxkit.outbox import Options
 from tests.unit.shop import NOW, OrderConfirmed, message, rows
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))
@@ -46,16 +45,6 @@ def test_one_event_is_not_several(session: Session, one: object):
     ):
         outbox.add_all(session, one)  # type: ignore[arg-type]
     assert not session.new
-
-
-@pytest.mark.parametrize("name", Options.__annotations__)
-def test_none_is_the_same_as_not_given(session: Session, database_url: str, name: str):
-    outbox.add(session, ORDER, **{name: None})
-    outbox.add(session, ORDER)
-    with_none, without = stored(session, database_url)
-    for own in ("position", "message_id", "created_at"):
-        assert with_none.pop(own) != without.pop(own) or own == "created_at"
-    assert with_none == without
 
 
 @pytest.mark.parametrize("name", ["deliver_at", "expires_at"])
@@ -95,18 +84,6 @@ def test_the_outermost_moments_are_stored_and_read_back(session: Session, databa
     assert (first["due_at"], first["expires_at"]) == (EARLIEST, LATEST)
     assert (second["created_at"], second["expires_at"]) == (EARLIEST, EARLIEST)
     assert (third["created_at"], third["due_at"]) == (LATEST, LATEST)
-
-
-class Unknown(tzinfo):
-    """A zone that does not know its offset: Python takes such a moment for a naive one."""
-
-    def utcoffset(self, moment: datetime | None) -> None:
-        return None
-
-
-def test_a_zone_without_an_offset_is_no_zone(session: Session):
-    with pytest.raises(EncodeError, match="must be a datetime with a time zone"):
-        outbox.add(session, ORDER, deliver_at=NOW.replace(tzinfo=Unknown()))
 
 
 @pytest.mark.parametrize("later", [timedelta(0), timedelta(seconds=1), timedelta(days=9)])

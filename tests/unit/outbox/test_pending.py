@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, create_engine, event, insert, text
+from sqlalchemy import Engine, ForeignKey, event, insert, text
 from sqlalchemy.exc import OperationalError, PendingRollbackError, SAWarning
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session, relationship, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session, relationship
 
 from outboxkit import Message, outbox, tables
 from outboxkit.outbox import pending
@@ -227,26 +227,6 @@ def test_a_session_that_has_an_engine_for_each_table(engine: Engine, database_ur
         added = outbox.add(session, order(1))
         session.commit()
     assert sent(database_url) == [added.id]
-
-
-def test_a_session_that_chooses_its_engine(engine: Engine, database_url: str):
-    class Routed(Session):
-        def get_bind(self, mapper: Any = None, **_: Any) -> Engine:
-            return engine if self._flushing and mapper is not None else create_engine("sqlite://")
-
-    with sessionmaker(class_=Routed)() as session:
-        added = outbox.add(session, order(1))
-        session.commit()
-    assert sent(database_url) == [added.id]
-
-
-def test_a_session_on_a_connection_of_ones_own(engine: Engine, database_url: str):
-    with engine.connect() as connection, connection.begin() as outer:
-        with Session(connection, join_transaction_mode="create_savepoint") as session:
-            outbox.add(session, order(1))
-            session.commit()
-        outer.rollback()
-    assert sent(database_url) == []
 
 
 def test_a_flush_of_chosen_objects_loses_nothing(session: Session, database_url: str):

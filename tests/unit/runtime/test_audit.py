@@ -4,12 +4,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import tables
 from outboxkit.operators.deadletters import Selection
-from outboxkit.runtime import audit
 from outboxkit.runtime.audit import MOST_NAMED, AuditedAction, filter_of, read_actions, record_action, recorded
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -30,13 +29,6 @@ def test_the_newest_action_comes_first(engine: Engine):
     (last, *_) = actions(engine)
     assert (last.action, last.operator, last.result) == ("pause", "ada", "done")
     assert last.ended_at == last.started_at
-
-
-def test_without_an_end_it_is_running(engine: Engine):
-    with engine.begin() as connection:
-        record_action(connection, "prune", {}, by="ada", result=None)
-    (one,) = actions(engine)
-    assert (one.ended_at, one.result, one.count) == (None, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +90,3 @@ async def test_a_database_that_is_gone_hides_no_error(engine: Engine, async_engi
 
     with pytest.raises(ValueError, match="mine"):
         await fail()
-
-
-def test_the_operator_has_the_name_that_is_given(engine: Engine):
-    def who(connection: Connection) -> str:
-        return audit.who(connection, "ada")
-
-    with engine.connect() as connection:
-        assert who(connection) == "ada"

@@ -68,15 +68,6 @@ def test_an_error_that_is_its_own_cause_or_a_long_chain_has_an_end():
     assert failures.traceback_of(first).count("ValueError") == failures.CHAINED
 
 
-def test_groups_of_groups_have_an_end():
-    inner: Exception = ValueError("inner")
-    for number in range(12):
-        inner = ExceptionGroup(
-            f"group {number}", [inner, *(ExceptionGroup(f"{number} {n}", [ValueError()]) for n in range(9))]
-        )
-    assert failures.traceback_of(inner).count("Traceback") <= failures.ERRORS
-
-
 async def test_an_engine_hides_the_parameters_of_its_statements():
     engine = process.engine("sqlite://", name="unit tests")
     with pytest.raises(StatementError) as raised:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, update
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, tables
@@ -151,14 +151,6 @@ async def test_a_watch_that_cannot_look_says_so_once_and_keeps_what_it_saw(engin
     assert first == said[before]["event"] == "pauses cannot be seen; outboxkit doctor names the cause"
     assert "outboxkit_pause" in said[0]["error"]
     assert set(again) == {"no look for a pause"}
-
-
-async def test_a_database_in_memory_is_never_looked_at():
-    engine = create_async_engine("sqlite+aiosqlite://")
-    watch = PauseWatch(engine, RELAY, "default")
-    await watch.look()  # there is no table
-    assert watch.current is None
-    await engine.dispose()
 
 
 async def test_a_halt_is_set_by_a_stop_and_by_a_pause(engine: Engine, async_engine: AsyncEngine):

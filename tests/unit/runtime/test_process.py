@@ -13,13 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outboxkit import ConfigurationError
 from outboxkit.brokers import http
-from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
-from tests.unit.shop import message
 
 SECOND = timedelta(seconds=1)
 
@@ -91,15 +89,6 @@ def test_an_http_destination_gets_its_publisher_with_all_that_was_asked_for(monk
     assert told == asked | {"url": "https://pay.example/"}
 
 
-def test_an_http_url_is_known_by_its_scheme_and_its_secrets_are_not_shown():
-    for url in ("https://pay.example/", "http://pay.example/", "HTTPS://pay.example/"):
-        assert isinstance(process.publisher(url, exchange="e", timeout=SECOND), HttpPublisher)
-    secrets = {"authorization": "Bearer hunter2", "secret": SIGNING}
-    shown = repr(process.http_publisher("https://pay.example/", timeout=SECOND, **secrets))
-    assert "hunter2" not in shown
-    assert SIGNING not in shown
-
-
 def test_without_httpx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.startswith("outboxkit.brokers.http")]:
         monkeypatch.delitem(sys.modules, name)
@@ -108,31 +97,12 @@ def test_without_httpx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
         process.publisher("https://pay.example/", exchange="e", timeout=SECOND)
 
 
-def test_an_http_destination_has_no_queues():
-    for refused in (
-        lambda: process.subscriber("https://pay.example/", "q", exchange="e", topics=["T"]),
-        lambda: process.queue_publisher("https://pay.example/", "q", timeout=SECOND),
-    ):
-        with pytest.raises(ConfigurationError, match="a destination for `outboxkit relay` alone"):
-            refused()
-
-
 def test_one_queue_is_published_to_on_rabbitmq_alone():
     publisher = process.queue_publisher("amqp://mq/", "q", timeout=SECOND)
     assert isinstance(publisher, RabbitPublisher)
     assert (publisher.queue, publisher.exchange) == ("q", "")
     with pytest.raises(ConfigurationError, match="memory://"):
         process.queue_publisher("memory://", "q", timeout=SECOND)
-
-
-async def test_who_names_the_same_memory_meets_there():
-    subscriber = process.subscriber("memory://unit-here", "q", exchange="e", topics=["OrderConfirmed"])
-    elsewhere = process.subscriber("memory://unit-elsewhere", "q", exchange="e", topics=["OrderConfirmed"])
-    await process.publisher("memory://unit-here", exchange="e", timeout=SECOND).publish([message()])
-    found = await subscriber.receive(wait=False)
-    assert found is not None
-    assert found.message == message()
-    assert await elsewhere.receive(wait=False) is None
 
 
 @pytest.mark.parametrize("chosen", ["json", "auto"])

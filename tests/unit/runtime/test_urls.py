@@ -3,7 +3,7 @@
 import pytest
 
 from outboxkit import ConfigurationError
-from outboxkit.runtime import process, settings, urls
+from outboxkit.runtime import settings, urls
 
 SECRET = "hunter2"
 
@@ -94,13 +94,6 @@ def test_what_was_usable_is_usable(url: str):
     assert settings.load({"database_url": url}).database_url.get_secret_value() == url
 
 
-def test_brokers_say_where_they_lead():
-    given = {"exchange": "e", "timeout": settings.LONGEST}
-    assert process.publisher(f"amqp://u:{SECRET}@mq/v", **given).address == "amqp://mq/v"
-    assert process.publisher(f"https://u:{SECRET}@pay.example/{SECRET}", **given).address == "https://pay.example"
-    assert process.subscriber("memory://", "q", exchange="e", topics=["T"]).address == "memory://"
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -113,23 +106,6 @@ def test_brokers_say_where_they_lead():
 )
 def test_options_of_libpq_are_accepted(query: str):
     urls.check_database(f"postgresql+psycopg://u@/x?{query}")
-
-
-@pytest.mark.parametrize(
-    ("text", "address", "shown"),
-    [
-        ("9464", ("127.0.0.1", 9464), "127.0.0.1:9464"),
-        (" 0.0.0.0:9464 ", ("0.0.0.0", 9464), "0.0.0.0:9464"),
-        ("[::]:0", ("::", 0), "[::]:0"),
-        ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65535), "[fe80::1%eth0]:65535"),
-        ("pod-1.local:80", ("pod-1.local", 80), "pod-1.local:80"),
-        (9464, ("127.0.0.1", 9464), "127.0.0.1:9464"),
-    ],
-)
-def test_an_address_to_listen_on_has_a_host_or_none(text: object, address: tuple[str, int], shown: str):
-    found = urls.parse_address(text)
-    assert (found, str(found)) == (address, shown)
-    assert urls.parse_address(found) is found
 
 
 def test_a_variable_that_kubernetes_makes_for_a_service_says_what_to_do():

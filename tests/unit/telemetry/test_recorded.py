@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
-from outboxkit import BrokerUnavailable, effects, inbox_handler
+from outboxkit import BrokerUnavailable, inbox_handler
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh
-from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.telemetry import catalogue
 from tests.support.measured import Measured
 from tests.support.polling import eventually, eventually_async
@@ -84,13 +83,6 @@ async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relayin
     assert measured.of(catalogue.RELAY_CONNECTED) == {}
 
 
-async def test_a_type_begins_with_all_outcomes_when_it_is_first_seen(relaying: Relaying, measured: Measured):
-    relaying.add("a")
-    await relaying.drain(batch_size=100)
-    outcomes = measured.of(catalogue.RELAY_MESSAGES, "type", "outcome", begun=True)
-    assert (outcomes["OrderConfirmed", "published"], outcomes["OrderConfirmed", "unroutable"]) == (1, 0)
-
-
 def order(number: int) -> Any:
     return message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number)
 
@@ -132,19 +124,6 @@ async def test_a_batch_is_recorded_once(consuming: Consuming, measured: Measured
     assert measured.of(catalogue.MESSAGE_AGE)[""] <= 16 * batches
 
 
-async def test_deliveries_in_flight_are_a_gauge(consuming: Consuming, measured: Measured):
-    seen: list[dict[Any, float]] = []
-
-    @inbox_handler("Looks")
-    async def looks(session: AsyncSession, event: OrderConfirmed) -> None:
-        seen.append(measured.of(catalogue.IN_FLIGHT, "queue"))
-
-    consuming.put(order(1))
-    await consuming.drain(looks)
-    assert seen == [{"billing": 1}]
-    assert measured.of(catalogue.IN_FLIGHT) == {}, "it runs no more"
-
-
 async def test_a_message_that_comes_back_and_a_lost_connection(consuming: Consuming, measured: Measured):
     @inbox_handler("Works")
     async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
@@ -162,21 +141,6 @@ async def test_a_message_that_comes_back_and_a_lost_connection(consuming: Consum
     await consuming.drain(works)
     assert measured.of(catalogue.ISOLATED, "queue") == {"billing": 1}
     assert measured.of(catalogue.RECONNECTS, "queue") == {"billing": 1}
-
-
-async def test_retention_records_rows_and_its_last_round(async_engine: AsyncEngine, measured: Measured):
-    retention, stop = Retention(async_engine, Periods(inbox=HOUR)), asyncio.Event()
-    running = asyncio.create_task(retention.run(stop, interval=HOUR))
-
-    async def last_run() -> dict[Any, float]:
-        return measured.of(catalogue.RETENTION_LAST_RUN)
-
-    await eventually_async(last_run)
-    stop.set()
-    await running
-    names = {"inbox", "attempt", "dead_letter", "idempotency", "effect", "published"}
-    assert measured.of(catalogue.RETENTION_ROWS, "table", begun=True).keys() == names
-    assert measured.of(catalogue.RETENTION_PARTITIONS, "table", begun=True) == {"inbox": 0, "published": 0}
 
 
 def test_a_lease_that_is_taken_over_is_recorded(engine: Engine, measured: Measured):
@@ -197,15 +161,3 @@ def test_a_lease_that_is_taken_over_is_recorded(engine: Engine, measured: Measur
 
         eventually(again, lambda outcome: isinstance(outcome, Fresh))
     assert measured.of(catalogue.LEASES_TAKEN_OVER) == {"": 1}
-
-
-def test_effects_are_recorded_by_decision(engine: Engine, measured: Measured):
-    def fail() -> None:
-        raise ValueError
-
-    sessions = sessionmaker(engine)
-    for key in ("a", "a", "b"):
-        effects.once(sessions, key, lambda: 1, on_unknown="skip")
-    with pytest.raises(ValueError):
-        effects.once(sessions, "c", fail, on_unknown="skip")
-    assert measured.of(catalogue.EFFECTS, "decision") == {"made": 2, "remembered": 1, "failed": 1}

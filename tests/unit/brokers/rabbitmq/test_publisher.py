@@ -23,12 +23,3 @@ async def test_a_wrong_url_is_noticed_when_connecting(publisher: RabbitPublisher
     with pytest.raises(ConfigurationError, match="OUTBOXKIT_BROKER_URL") as raised:
         await publisher.connect()
     assert "hunter2" not in str(raised.value)
-
-
-async def test_closing_before_connecting_is_no_error(publisher: RabbitPublisher):
-    await publisher.close()
-    await publisher.close()
-
-
-def test_the_password_is_not_shown(publisher: RabbitPublisher):
-    assert "hunter2" not in repr(publisher)

@@ -27,12 +27,6 @@ def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):
     assert more.startswith("and 3 more")
 
 
-def test_resolved_ones_are_listed_where_asked_for(run: Run, engine: Engine):
-    fill(engine, [dead(1, resolution="replayed", resolved_by="alice")])
-    assert run("dead", "list").out == "no open dead letter\n"
-    assert "replayed" in run("dead", "list", "--all").out
-
-
 def test_list_as_json(run: Run, engine: Engine):
     fill(engine, [dead(1), dead(2)])
     found = json.loads(run("dead", "list", "--json", "--limit", "1").out)

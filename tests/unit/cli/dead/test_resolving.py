@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from outboxkit import ids
 from outboxkit.operators.deadletters import DeadLetters, Resolved
-from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows, waiting
+from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows
 from tests.unit.cli.conftest import Run
 
 
@@ -93,48 +93,6 @@ def test_nothing_but_refused_ones_is_not_done(run: Run, engine: Engine):
     ended = run("dead", "replay", "--yes", "--all")
     assert ended.code == 3
     assert ended.out.startswith("0 dead letters to replay\nrefused: 1, stale: ")
-    assert untouched(engine)
-
-
-def test_a_stale_one_is_replayed_where_that_is_accepted(run: Run, engine: Engine):
-    fill(engine, [buried(OLD)])
-    ended = run("dead", "replay", "--yes", "--all", "--accept-stale")
-    assert ended.code == 0
-    assert "accepted: 1, stale: they get the time of the replay" in ended.out
-    assert ended.out.endswith("replayed 1 of 1 by alice\n")
-
-
-def test_the_retention_is_the_consumers(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    fill(engine, [buried(OLD)])
-    assert run("dead", "replay", "--yes", "--all").code == 3
-    monkeypatch.setenv("OUTBOXKIT_INBOX_RETENTION", "16d")
-    assert run("dead", "replay", "--yes", "--all").code == 0
-
-
-@pytest.mark.parametrize("command", ["replay", "discard"])
-def test_a_dry_run_only_says(run: Run, engine: Engine, command: str):
-    fill(engine, [dead(1, key="a"), dead(2, type="ParcelSent")])
-    ended = run("dead", command, "--all", "--dry-run")
-    assert ended.code == 0
-    assert ended.out.splitlines()[0] == f"2 dead letters to {command}:"
-    assert "parked by them: 1 key, with 0 waiting messages" in ended.out
-    assert untouched(engine)
-
-
-def test_a_place_that_is_taken(run: Run, engine: Engine):
-    fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
-    ended = run("dead", "replay", "--yes", "--all")
-    assert ended.code == 3
-    assert ended.out.endswith("replayed 1 of 2 by alice\n")
-    assert ended.err.startswith("outboxkit: not replayed: 1 (taken: its place in the outbox is taken")
-
-
-def test_nobody_can_be_asked(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    fill(engine, [dead(1)])
-    ended = run("dead", "discard", "1")
-    assert ended.code == 2
-    assert "add --yes" in ended.err
     assert untouched(engine)
 
 

@@ -119,11 +119,6 @@ def test_a_mode_that_there_is_not_or_one_without_a_source_is_refused(mode: Any, 
         check_source(mode, source)
 
 
-def test_a_number_keeps_its_digits():
-    body = samples.STRUCTURED.body.replace(b'"19.90"', b"0.1000000000000000000000000000001")
-    assert b"0.1000000000000000000000000000001" in read(replace(samples.STRUCTURED, body=body)).payload
-
-
 def test_a_compressed_document_and_a_compressed_event():
     envelope = replace(samples.STRUCTURED, body=deflate(samples.STRUCTURED.body, "gzip"), content_encoding="gzip")
     assert (read(envelope).content_encoding, json.loads(read(envelope).payload)) == (None, samples.EVENT)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outboxkit import DecodeError, Message
 from outboxkit.codec.envelopes import READERS, Envelope, reader_for
-from outboxkit.codec.envelopes.envelope import Reader, moment_of, read_with
+from outboxkit.codec.envelopes.envelope import Reader, read_with
 from outboxkit.codec.headers import carried, encode_foreign_headers
 from outboxkit.codec.rows import decode_headers, to_row
 from outboxkit.compression import INFLATED_LIMIT
@@ -121,9 +121,6 @@ def test_readers_are_asked_in_their_order():
     assert read_with((), Envelope(b"")) is None
 
 
-async def a_coroutine(_: Envelope) -> None: ...
-
-
 def failing(_: Envelope) -> Message:
     raise KeyError("no\nid" * 1000)
 
@@ -155,30 +152,6 @@ def test_a_reader_that_fails_says_so(reader: Any, error: str):
     assert str(raised.value).startswith(error)
     assert len(str(raised.value)) < 1000
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.filterwarnings("ignore:coroutine")
-def test_a_reader_is_no_coroutine():
-    with pytest.raises(DecodeError, match="reader a_coroutine returned coroutine"):
-        read_with((a_coroutine,), Envelope(b""))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("value", "moment"),
-    [
-        ("2026-03-01T12:00:00.3695388Z", datetime(2026, 3, 1, 12, 0, 0, 369538, tzinfo=UTC)),
-        ("2026-03-01T14:00:00+02:00", datetime(2026, 3, 1, 12, tzinfo=UTC)),
-        (1772366400000, datetime(2026, 3, 1, 12, tzinfo=UTC)),
-        (datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 12, tzinfo=UTC)),
-        ("2026-03-01T12:00:00", None),
-        ("2026-03-01", None),
-        ("0001-01-01T00:00:00+14:00", None),
-        (True, None),
-        (None, None),
-    ],
-)
-def test_moments(value: object, moment: datetime | None):
-    assert moment_of(value) == moment
 
 
 def test_a_built_in_reader_that_refuses_an_envelope_knows_it():

@@ -61,7 +61,3 @@ def test_without_an_id_or_a_type_it_is_for_a_reader():
     assert refusal(buried(reason="malformed"), reading) is Refusal.MALFORMED
     assert refusal(buried(None, queue=None), reading) is Refusal.NO_QUEUE
     assert refusal(buried(None, created_at=EDGE - MILLISECOND), reading) is Refusal.STALE
-
-
-def test_every_refusal_says_what_to_do():
-    assert all("discard" in why.plain for why in Refusal)

@@ -9,7 +9,7 @@ import pytest
 from outboxkit import ConfigurationError
 from outboxkit.operators.schemas import json_schema
 from outboxkit.operators.schemas.json_schema import changed_schemas, dereference
-from tests.unit.operators.schemas.releases import event_with, release
+from tests.unit.operators.schemas.releases import event_with
 from tests.unit.shop import CustomerMoved, OrderConfirmed, ParcelSent, StockChanged
 
 TEXT = {"type": "string"}
@@ -69,39 +69,9 @@ def test_moments_of_nested_classes_and_tuples_are_told_too():
     assert found["properties"]["span"]["prefixItems"][1] == MOMENT
 
 
-def test_a_class_that_contains_itself_keeps_its_definition():
-    cls = event_with("parent: 'Shipped | None' = None")
-    found = json_schema(cls)
-    assert found["$ref"] == "#/$defs/Shipped"
-    assert dereference(found, found)["title"] == "Shipped"
-
-
-def test_pydantic_inside_another_class_brings_its_definitions():
-    before = (
-        "class Street(pydantic.BaseModel):\n    name: str\nclass Address(pydantic.BaseModel):\n    street: Street\n"
-    )
-    found = json_schema(event_with("to: Address", before=before))
-    assert found["properties"]["to"]["properties"]["street"] == {"$ref": "#/$defs/Street"}
-    assert found["$defs"]["Street"]["properties"]["name"]["type"] == "string"
-
-
-def test_pydantic_is_written_under_its_aliases():
-    module = release(
-        "@event('Moved')\nclass Moved(pydantic.BaseModel):\n    new_place: str = pydantic.Field(alias='newPlace')\n"
-    )
-    assert list(json_schema(module.Moved)["properties"]) == ["newPlace"]
-
-
 def test_what_is_no_event_has_none():
     with pytest.raises(ConfigurationError, match="is not an event"):
         json_schema(msgspec.Struct)
-
-
-def test_a_field_of_a_type_without_a_json_form_has_no_schema():
-    with pytest.raises(ConfigurationError, match="Shipped has a field of type Path, which has no JSON form"):
-        json_schema(
-            release("from pathlib import Path\n@event('Shipped')\n@dataclass\nclass Shipped:\n    a: Path\n").Shipped
-        )
 
 
 def test_a_change_reaches_the_schemas_of_items_and_values():

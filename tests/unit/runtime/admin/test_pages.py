@@ -1,10 +1,8 @@
 """What the admin port tells of a worker: live, ready and what it is, also while the worker's event loop hangs."""
 
 import asyncio
-import itertools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +14,7 @@ from outboxkit import __version__
 from outboxkit.database import silence
 from outboxkit.runtime import admin, process, settings
 from outboxkit.runtime.admin import pages
-from outboxkit.runtime.admin.pages import Facts, Heartbeat, Shared, pages_of, why_stuck
+from outboxkit.runtime.admin.pages import Facts, Heartbeat, pages_of, why_stuck
 from outboxkit.runtime.health import Health
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.urls import ListenAddress
@@ -87,15 +85,6 @@ async def test_a_heartbeat_ages_while_the_loop_hangs_and_survives_a_handler_that
     assert timer.cancelled()
 
 
-def test_an_answer_is_shared_by_those_who_ask_together():
-    calls = itertools.count(1)
-    shared = Shared(lambda: next(calls), seconds=60)
-    with ThreadPoolExecutor(3) as threads:
-        assert [each.result() for each in [threads.submit(shared) for _ in range(3)]] == [1, 1, 1]
-    shared._seconds = -1
-    assert shared() == 2
-
-
 async def test_a_healthy_worker_is_live_and_ready(database_url: str, stub: Stub):
     async with admin.serving(chosen(database_url), stub) as address:
         live, ready = await asked(address, "/livez"), await asked(address, "/readyz")
@@ -162,13 +151,6 @@ async def test_information_has_the_settings_without_secrets(database_url: str, s
     assert found["settings"]["http_authorization"] is None
     assert b"SECRET" not in answer.body
     assert b"QUJD" not in answer.body
-
-
-async def test_metrics_are_those_of_the_process(database_url: str, stub: Stub):
-    async with admin.serving(chosen(database_url), stub) as address:
-        answer = await asked(address, "/metrics")
-    assert (answer.status, answer.body) == (200, b"up 1\n")
-    assert answer.headers["Content-Type"] == scrape.CONTENT_TYPE
 
 
 async def test_a_scrape_that_hangs_or_fails_holds_up_no_other_page(

@@ -55,14 +55,6 @@ def test_rights_are_searched_for(pattern: str, name: str, expected: bool):
     assert access.allows(Rights("shop", pattern, "", ""), "configure", name) is expected
 
 
-def test_names_in_rights_are_taken_literally():
-    expected = replace(EXPECTED, queues=(ExpectedQueue(name="a.b+c"),))
-    seen = replace(look(), expected=expected, reports=ApiReports(rights=Rights("shop", "", "", "")))
-    (finding,) = access.of_rights(seen)
-    assert r"a\.b\+c" in finding.commands[0]
-    assert finding.commands[0].startswith("rabbitmqctl set_permissions -p / shop '^(")
-
-
 @pytest.mark.parametrize(
     ("version", "arguments", "expected"),
     [
@@ -128,23 +120,6 @@ def test_a_shard_is_consumed_with_the_others_and_never_deleted_or_forgotten_alon
     assert "Queue 'steps', 'steps.2.0' is not as" in found["queue-kind"].what
     assert "consumes queue 'steps', 'steps.2.0', and 3 messages wait" in found["queue-unconsumed"].what
     assert len(list(queues.of_consumers(seen))) == 1
-
-
-def test_a_split_queue_that_is_gone_is_forgotten_by_its_own_name():
-    seen = replace(split(), depths=dict.fromkeys(STEPS.consumed, BrokerRefusal(Denied.MISSING, "gone")))
-    (finding,) = queues.of_queues(seen)
-    assert finding.commands == (SPLIT_CONSUMER, "outboxkit handlers forget steps")
-
-
-def test_a_split_queue_is_ordered_whatever_the_settings_say():
-    arguments = split().expected.declarations
-    assert all(arguments[name]["x-single-active-consumer"] for name in STEPS.consumed)
-
-
-def test_the_printed_command_of_an_ordered_queue_is_ordered():
-    seen = replace(look(), expected=replace(EXPECTED, ordered=True), depths={"billing": Depth(0, 0)})
-    (finding,) = queues.of_consumers(seen)
-    assert finding.commands[0] == "outboxkit consume MODULE --queue billing --ordered"
 
 
 def test_rights_of_a_split_queue_have_the_exchange_that_divides_it():
