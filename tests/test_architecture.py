@@ -180,11 +180,10 @@ def public_names() -> dict[str, list[str]]:
         if name in getattr(module, "__all__", ())
         or (inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"))
     ]
-    options = {option for command in commands.values() for parameter in command.params for option in parameter.opts}
     columns = {column.name for table in tables.metadata.sorted_tables for column in table.columns}
     return {
         "api/*.md": sorted({*outboxkit.__all__, *called, *modules}),
-        "cli.md": sorted({*commands, *(option for option in options if option.startswith("--"))}),
+        "cli.md": sorted(commands),
         "settings.md": [variable(name) for name in Settings.model_fields],
         "tables.md": sorted({*tables.metadata.tables, *columns}),
     }

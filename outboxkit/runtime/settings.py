@@ -110,9 +110,7 @@ class Settings(BaseSettings):
     http_secret: SecretStr | None = Field(None, description="signs requests to an HTTP destination: whsec_…")
     batch_size: int = Field(defaults.BATCH_SIZE, ge=1, le=10_000, description="rows claimed at once, at most")
     publish_timeout: Duration = Field(defaults.PUBLISH_TIMEOUT, description="how long a batch waits for confirms")
-    concurrency: int = Field(
-        defaults.CONCURRENCY, ge=1, le=MOST_AT_ONCE, description="deliveries, or HTTP requests, at once"
-    )
+    concurrency: int = Field(defaults.CONCURRENCY, ge=1, le=MOST_AT_ONCE, description="messages in work at once")
     consume_batch_size: int = Field(
         defaults.CONSUME_BATCH_SIZE, ge=1, le=10_000, description="deliveries in a transaction, at most"
     )

@@ -39,16 +39,16 @@ STARTS = {
     "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "status": (RUN, {*SERVICE, "aio_pika", "aiosqlite", "typer", "uuid_utils"}),
     "trace --help": (RUN, {*COMMAND, "uuid_utils"}),
-    "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
-    "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
-    "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
+    "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
+    "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
+    "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
 }
 
 
 STARTS_BY_NIGHT = {
-    "migrate --help": (RUN, {*COMMAND, "alembic"}),
+    "migrate --help": (RUN, {*COMMAND, "alembic", "uuid_utils"}),
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
-    "replay --help": (RUN, {*SERVICE, "typer"}),
+    "replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "demo --help": (RUN, {*SERVICE, "alembic", "typer", "uuid_utils"}),
 }
