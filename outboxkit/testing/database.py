@@ -6,7 +6,7 @@ Rows are deleted and inserted as data: the tables themselves stay as they are.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -14,13 +14,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import AsyncAdaptedQueuePool
 
-from outboxkit.errors import ConfigurationError
+from outboxkit import schema, tables
+from outboxkit.errors import ConfigurationError, SchemaError
+from outboxkit.runtime import process, urls
 from outboxkit.statements.dialects import has_one_writer, is_server
-from outboxkit.testing.engines import asynchronous_engine, engine_of, plain_engine
+from outboxkit.testing.differences import State
 
 try:
     import fcntl
@@ -29,8 +32,13 @@ except ImportError:  # on Windows
 
 LOCK = 0x6F7574626F78
 """The key of the advisory lock that a process holds while it tries a handler."""
+CONNECTIONS = 8
 ROWS_LIMIT = 10_000
 """A database with more rows is taken for one that is not for tests."""
+SEQUENCES = "sequences"
+"""The key of the state under which a server's sequences are."""
+_OURS = {table.name for table in tables.metadata.tables.values()} - {tables.outbox.name}
+_NOT_COMPARED = {"position", "message_id", "created_at", "attempts", "last_error", "held", "first_failed_at"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +57,20 @@ class Contents:
     sequences: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table: its name for people, its columns, and the tables that it refers to."""
+
+    shown: str
+    columns: list[str]
+    parents: list[str]
+
+
 _TABLES = """
     SELECT format('%I.%I', n.nspname, c.relname) AS name,
            CASE WHEN n.nspname = current_schema() THEN c.relname ELSE n.nspname || '.' || c.relname END AS shown,
-           array(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
-                  AND attgenerated = '' ORDER BY attnum) AS columns,
+           array(SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0
+                  AND NOT attisdropped AND attgenerated = '' ORDER BY attnum) AS columns,
            array(SELECT format('%I.%I', fn.nspname, f.relname) FROM pg_constraint AS k
                    JOIN pg_class AS f ON f.oid = k.confrelid JOIN pg_namespace AS fn ON fn.oid = f.relnamespace
                   WHERE k.conrelid = c.oid AND k.contype = 'f' AND f.oid <> c.oid) AS parents
@@ -71,42 +88,68 @@ class TrialDatabase:
     """A database whose rows are saved, compared and put back.
 
     Args:
-        bound: an engine, or a session or a sessionmaker with an engine.
+        engine: the test's own. Of an SQLite database in memory a copy is taken.
 
     Raises:
-        ConfigurationError: there is no engine behind it, or its database cannot be used for this.
+        ConfigurationError: it is no engine, or its database cannot be used for this.
     """
 
-    def __init__(self, bound: Any) -> None:
+    def __init__(self, engine: Any) -> None:
+        if not isinstance(engine, Engine | AsyncEngine):
+            raise ConfigurationError(
+                f"engine is {engine!r}; an Engine or AsyncEngine is accepted, such as session.get_bind(). Several "
+                "connections are used: commit the rows that the handler needs"
+            )
+        plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+        if not is_server(plain.dialect.name) and not has_one_writer(plain.dialect.name):
+            raise ConfigurationError(f"the engine is for {plain.dialect.name!r}; postgresql and sqlite are supported")
+        self.is_server = is_server(plain.dialect.name)
         self._folder: TemporaryDirectory[str] | None = None
-        self.given = engine_of(bound)
-        engine = self.given.sync_engine if isinstance(self.given, AsyncEngine) else self.given
-        self.is_server = is_server(engine.dialect.name)
-        if not self.is_server and not has_one_writer(engine.dialect.name):
-            raise ConfigurationError(f"the engine is for {engine.dialect.name!r}; postgresql and sqlite are supported")
-        self.url = engine.url
-        if has_one_writer(engine.dialect.name) and engine.url.database in (None, "", ":memory:"):
+        self._given: Engine | AsyncEngine | None = engine
+        self.url = plain.url
+        if not self.is_server and plain.url.database in (None, "", ":memory:"):
             self._copy_to_file(engine)
         self._engine = self.sync_engine()
-        self._tables = self._find_tables()
+        try:
+            self._tables = self._check_tables()
+        except BaseException:
+            self.close()
+            raise
 
-    def _copy_to_file(self, engine: Engine) -> None:
+    def _copy_to_file(self, engine: Engine | AsyncEngine) -> None:
         """Take a copy of a database in memory: it has one connection, and several are needed."""
-        if isinstance(self.given, AsyncEngine):
+        if isinstance(engine, AsyncEngine):
             raise ConfigurationError(
                 "the engine's database is in memory and asynchronous: it has one connection, in one event loop, and "
                 "several transactions at once are needed. Give an engine for a file, such as tmp_path / 'test.db'"
             )
-        self._folder = TemporaryDirectory(prefix="outboxkit-")
+        self._folder, self._given = TemporaryDirectory(prefix="outboxkit-"), None
         self.url = make_url(f"sqlite:///{Path(self._folder.name) / 'copy.db'}")
         target = create_engine(self.url)
         source, copy = engine.raw_connection(), target.raw_connection()
-        try:
-            source.driver_connection.backup(copy.driver_connection)  # type: ignore[union-attr]
-        finally:
-            copy.close()
-            source.close()
-            target.dispose()
+        source.driver_connection.backup(copy.driver_connection)  # type: ignore[union-attr]
+        copy.close()
+        source.close()
+        target.dispose()
+
+    def sync_engine(self) -> Engine:
+        """A new engine for handlers that are plain functions, with connections of its own."""
+        if isinstance(self._given, Engine):
+            engine = _copy_of(self._given, QueuePool)
+        else:
+            driver = process.ASYNC_DRIVERS[self.url.get_backend_name()].removesuffix("+aiosqlite")
+            engine = create_engine(self.url.set(drivername=driver), pool_size=CONNECTIONS)
+        if not self.is_server and not engine.dispatch.begin:  # it may begin itself, as SQLAlchemy's recipe does
+            _begin_immediately(engine)
+        return engine
+
+    def async_engine(self) -> AsyncEngine:
+        """A new engine for handlers that are coroutine functions, with connections of its own."""
+        if isinstance(self._given, AsyncEngine) and self.is_server:
+            return AsyncEngine(_copy_of(self._given.sync_engine, AsyncAdaptedQueuePool))
+        return process.engine(
+            self.url.render_as_string(hide_password=False), name="outboxkit.testing", pool_size=CONNECTIONS
+        )
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -127,30 +170,37 @@ class TrialDatabase:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def others_wait(self) -> bool:
-        """Whether another process waits for this one."""
-        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = :high"
-        if not self.is_server:
-            return False
-        with self._engine.connect() as connection:
-            return bool(connection.execute(text(waiting), {"high": LOCK >> 32}).scalar())
-
-    def sync_engine(self) -> Engine:
-        """A new engine for handlers that are plain functions, with connections of its own."""
-        own = self.given if self._folder is None else None
-        return plain_engine(own if isinstance(own, Engine) else self.url, begins_immediately=not self.is_server)
-
-    def async_engine(self) -> AsyncEngine:
-        """A new engine for handlers that are coroutine functions, with connections of its own."""
-        is_usable = self._folder is None and self.is_server
-        return asynchronous_engine(self.given if isinstance(self.given, AsyncEngine) and is_usable else self.url)
-
     def read(self) -> Contents:
         """The rows of all tables."""
+        rows: dict[str, list[StoredRow]] = {name: [] for name in self._tables}
         with self._engine.connect() as connection:
             if self.is_server:
-                return Contents(self._read_server(connection), self._read_sequences(connection))
-            return Contents(self._read_file(connection))
+                parts = (f"SELECT {index} AS n, CAST(to_jsonb(r) AS text) AS v, CAST(r AS text) AS raw FROM {name} AS r"
+                         for index, name in enumerate(self._tables))  # fmt: skip
+                names = list(self._tables)
+                for index, values, raw in connection.exec_driver_sql(" UNION ALL ".join(parts)):
+                    rows[names[index]].append(StoredRow(json.loads(values), raw))
+                numbers = {name: (value, called) for name, value, called in connection.execute(text(_SEQUENCES))}
+                return Contents(rows, numbers)
+            for name, table in self._tables.items():
+                result = connection.exec_driver_sql(f"SELECT {', '.join(table.columns)} FROM {name}")
+                keys = list(result.keys())
+                rows[name] = [StoredRow(dict(zip(keys, row, strict=True)), tuple(row)) for row in result]
+        return Contents(rows)
+
+    def state(self) -> State:
+        """The rows as they are compared: outboxkit's own bookkeeping left out, messages as what they say."""
+        contents = self.read()
+        numbers: list[Mapping[str, Any]] = [
+            {"name": name, "last_value": value if called else None}
+            for name, (value, called) in contents.sequences.items()
+        ]
+        state: dict[str, list[Mapping[str, Any]]] = {SEQUENCES: numbers}
+        for name, rows in contents.rows.items():
+            shown = self._tables[name].shown
+            if (plain := shown.rpartition(".")[2]) not in _OURS:
+                state[shown] = [_message(row.values) if plain == tables.outbox.name else row.values for row in rows]
+        return state
 
     def save(self) -> Contents:
         """The rows of all tables, which `restore` puts back.
@@ -173,36 +223,34 @@ class TrialDatabase:
             ConfigurationError: another transaction has locked rows.
         """
         now = self.read()
-        tables = [name for name, rows in now.rows.items() if _raws(rows) != _raws(saved.rows[name])]
-        if not tables and now.sequences == saved.sequences:
+        changed = [name for name, rows in now.rows.items() if _raws(rows) != _raws(saved.rows[name])]
+        if not changed and now.sequences == saved.sequences:
             return
         try:
             with self._engine.begin() as connection:
-                self._refill(connection, tables, saved)
+                self._refill(connection, changed, saved)
         except DBAPIError as error:
             raise ConfigurationError(
-                f"the rows of {', '.join(tables)} cannot be put back: {str(error.orig).splitlines()[0]}. If a session "
+                f"the rows of {', '.join(changed)} cannot be put back: {str(error.orig).splitlines()[0]}. If a session "
                 "of the test is in a transaction, commit it before"
             ) from error
 
-    def _refill(self, connection: Connection, tables: list[str], saved: Contents) -> None:
-        order = [name for name in self._tables if name in tables]
+    def _refill(self, connection: Connection, changed: list[str], saved: Contents) -> None:
         if self.is_server:
             connection.execute(text("SET LOCAL lock_timeout = '5s'"))
             with suppress(DBAPIError), connection.begin_nested():  # foreign keys and triggers rest, if the role may
                 connection.execute(text("SET LOCAL session_replication_role = replica"))
-        for name in reversed(order):
+        for name in reversed(changed):
             connection.execute(text(f"DELETE FROM {name}"))
-        for name in order:
-            rows, columns = [row.raw for row in saved.rows[name]], self._tables[name][1]
+        for name in changed:
+            rows, columns = [row.raw for row in saved.rows[name]], self._tables[name].columns
             if rows and self.is_server:
                 names, values = ", ".join(columns), ", ".join(f"(line).{each}" for each in columns)
                 lines = f"SELECT line::{name} AS line FROM unnest(CAST(:rows AS text[])) AS line"
                 insert = f"INSERT INTO {name} ({names}) OVERRIDING SYSTEM VALUE SELECT {values} FROM ({lines}) AS lines"
                 connection.execute(text(insert), {"rows": rows})
-            elif rows:
-                marks = ", ".join("?" * len(columns))
-                connection.exec_driver_sql(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", rows)
+            else:
+                _insert(connection, name, columns, rows)
         for name, (value, called) in saved.sequences.items():
             setval = text("SELECT setval(CAST(:name AS regclass), :value, :called)")
             connection.execute(setval, {"name": name, "value": value, "called": called})
@@ -217,16 +265,12 @@ class TrialDatabase:
 
     def shadow(self, connection: Connection, contents: Contents) -> list[str]:
         """Let a connection to a file read these rows; the names of the temporary tables that hold them."""
-        names = []
-        for name, rows in contents.rows.items():
-            columns = ", ".join(self._tables[name][1])
-            if not self.shown(name).startswith("outboxkit_"):
-                connection.exec_driver_sql(f"CREATE TEMP TABLE {name} AS SELECT {columns} FROM main.{name} WHERE false")
-                marks = ", ".join("?" * len(self._tables[name][1]))
-                if rows:
-                    insert = f"INSERT INTO temp.{name} VALUES ({marks})"
-                    connection.exec_driver_sql(insert, [row.raw for row in rows])
-                names.append(name)
+        names = [name for name, table in self._tables.items() if not table.shown.startswith("outboxkit_")]
+        for name in names:
+            columns = self._tables[name].columns
+            columns_ = ", ".join(columns)
+            connection.exec_driver_sql(f"CREATE TEMP TABLE {name} AS SELECT {columns_} FROM main.{name} WHERE false")
+            _insert(connection, f"temp.{name}", columns, [row.raw for row in contents.rows[name]])
         return names
 
     def numbered(self) -> dict[str, set[str]]:
@@ -234,23 +278,20 @@ class TrialDatabase:
 
         Every key that is an integer may be one.
         """
-        if self.is_server:
-            return {}
         result: dict[str, set[str]] = {}
+        if self.is_server:
+            return result
         with self._engine.connect() as connection:
-            keys = {}
-            for name, (shown, _) in self._tables.items():
+            for name, table in self._tables.items():
                 columns = connection.exec_driver_sql(f"PRAGMA table_info({name})").all()
-                primary = [column[1] for column in columns if column[5]]
-                if len(primary) == 1 and any(
-                    column[1] == primary[0] and column[2].upper() == "INTEGER" for column in columns
-                ):
-                    keys[shown] = primary[0]
-                    result.setdefault(shown, set()).add(primary[0])
-            for name, (shown, _) in self._tables.items():
+                primary = [column for column in columns if column[5]]
+                if len(primary) == 1 and primary[0][2].upper() == "INTEGER":
+                    result[table.shown] = {primary[0][1]}
+            numbered = set(result)
+            for name, table in self._tables.items():
                 for foreign in connection.exec_driver_sql(f"PRAGMA foreign_key_list({name})"):
-                    if foreign[2] in keys:
-                        result.setdefault(shown, set()).add(foreign[3])
+                    if foreign[2] in numbered:
+                        result.setdefault(table.shown, set()).add(foreign[3])
         return result
 
     def backend(self, connection: Connection) -> int | None:
@@ -272,9 +313,8 @@ class TrialDatabase:
         if backend is None:
             return False
         with self._engine.connect() as connection:
-            return bool(
-                connection.execute(text("SELECT cardinality(pg_blocking_pids(:pid))"), {"pid": backend}).scalar()
-            )
+            blocking = text("SELECT cardinality(pg_blocking_pids(:pid))")
+            return bool(connection.execute(blocking, {"pid": backend}).scalar())
 
     def close(self) -> None:
         """Close its connections, and remove its copy."""
@@ -282,52 +322,84 @@ class TrialDatabase:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _find_tables(self) -> dict[str, tuple[str, list[str]]]:
-        """Tables as SQL names them, parents first: their names for people, and their columns."""
+    def _check_tables(self) -> dict[str, _Table]:
+        """The tables as SQL names them, parents first. Raises ConfigurationError if outboxkit's are not there."""
         with self._engine.connect() as connection:
-            if not self.is_server:
+            try:
+                schema.check(connection)
+            except SchemaError as error:
+                raise ConfigurationError(
+                    f"the database of the test, {urls.shown(self.url)}, cannot be used: {error}. In a test, "
+                    "outboxkit.metadata.create_all(engine) creates the tables, or the fixture outboxkit_database has "
+                    "them"
+                ) from error
+            if self.is_server:
+                rows = connection.execute(text(_TABLES)).all()
+                found = {row.name: _Table(row.shown, list(row.columns), list(row.parents)) for row in rows}
+            else:
                 quote = connection.dialect.identifier_preparer.quote_identifier
-                names = connection.exec_driver_sql(_FILE_TABLES).scalars().all()
-                return {
-                    quote(name): (
-                        name,
-                        [quote(row[1]) for row in connection.exec_driver_sql(f"PRAGMA table_info({quote(name)})")],
-                    )
-                    for name in names
-                }
-            quote = connection.dialect.identifier_preparer.quote_identifier
-            rows = {row.name: row for row in connection.execute(text(_TABLES))}
+                found = {}
+                for name in connection.exec_driver_sql(_FILE_TABLES).scalars().all():
+                    columns = connection.exec_driver_sql(f"PRAGMA table_info({quote(name)})")
+                    found[quote(name)] = _Table(name, [quote(column[1]) for column in columns], [])
         with suppress(CycleError):
-            rows = {
-                name: rows[name] for name in TopologicalSorter({n: r.parents for n, r in rows.items()}).static_order()
-            }
-        return {name: (row.shown, [quote(each) for each in row.columns]) for name, row in rows.items()}
+            order = TopologicalSorter({name: table.parents for name, table in found.items()}).static_order()
+            return {name: found[name] for name in order}
+        return found
 
-    def _read_server(self, connection: Connection) -> dict[str, list[StoredRow]]:
-        rows: dict[str, list[StoredRow]] = {name: [] for name in self._tables}
-        parts = (f"SELECT {index} AS n, CAST(to_jsonb(r) AS text) AS v, CAST(r AS text) AS raw FROM {name} AS r"
-                 for index, name in enumerate(self._tables))  # fmt: skip
-        names = list(self._tables)
-        if names:
-            for index, values, raw in connection.exec_driver_sql(" UNION ALL ".join(parts)):
-                rows[names[index]].append(StoredRow(json.loads(values), raw))
-        return rows
 
-    def _read_file(self, connection: Connection) -> dict[str, list[StoredRow]]:
-        rows = {}
-        for name in self._tables:
-            result = connection.exec_driver_sql(f"SELECT {', '.join(self._tables[name][1])} FROM {name}")
-            keys = list(result.keys())
-            rows[name] = [StoredRow(dict(zip(keys, row, strict=True)), tuple(row)) for row in result]
-        return rows
+def _copy_of(engine: Engine, pool: Any) -> Engine:
+    """The same engine, with its listeners, and with connections of its own."""
+    creator, dialect = engine.pool._creator, engine.dialect  # noqa: SLF001 - it has the arguments of the engine
+    connections = pool(creator, pool_size=CONNECTIONS, _dispatch=engine.pool.dispatch, dialect=dialect)
+    copy = Engine(connections, dialect, engine.url, hide_parameters=engine.hide_parameters)
+    copy.dispatch = copy.dispatch._join(engine.dispatch)  # noqa: SLF001
+    return copy.execution_options(**engine.get_execution_options()) if engine.get_execution_options() else copy
 
-    def _read_sequences(self, connection: Connection) -> dict[str, Any]:
-        return {name: (value, called) for name, value, called in connection.execute(text(_SEQUENCES))}
 
-    def shown(self, name: str) -> str:
-        """The name of a table for people."""
-        return self._tables[name][0]
+def _begin_immediately(engine: Engine) -> None:
+    """Let transactions on a file take its lock at their start, as those of a consumer do."""
+
+    @event.listens_for(engine, "connect")
+    def _settle_in(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        if not connection.connection.driver_connection.in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _insert(connection: Connection, name: str, columns: list[str], rows: list[Any]) -> None:
+    if rows:
+        marks = ", ".join("?" * len(columns))
+        connection.exec_driver_sql(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", rows)
 
 
 def _raws(rows: list[StoredRow]) -> Counter[Any]:
     return Counter(row.raw for row in rows)
+
+
+def _message(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of the outbox as what it says."""
+    row = {name: value for name, value in values.items() if name not in {*_NOT_COMPARED, "payload", "headers"}}
+    for name in ("payload", "headers"):
+        row.update(_flat(name, document(values[name])))
+    return row
+
+
+def document(value: Any) -> Any:
+    """The JSON of a column with bytes; what is not JSON is compared as it is."""
+    raw = bytes.fromhex(value[2:]) if isinstance(value, str) and value.startswith("\\x") else value
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return repr(raw)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, each in value.items():
+        yield from _flat(f"{name}.{key}", each)

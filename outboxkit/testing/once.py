@@ -3,27 +3,28 @@
 Each trial begins with the same rows, and ends in a comparison: what it has changed must be what one delivery changes.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
 from typing import Any
 
-from sqlalchemy.exc import InvalidRequestError, PendingRollbackError
+from sqlalchemy.exc import IntegrityError, InvalidRequestError, PendingRollbackError
 
-from outboxkit.errors import TransactionRequired, sqlstates
-from outboxkit.inbox import Handler, Outcome, handler_of
-from outboxkit.testing.bench import PATIENCE, Bench, open_bench
+from outboxkit.codec import payloads
+from outboxkit.errors import DecodeError, TransactionRequired, sqlstates
+from outboxkit.inbox import Handler, handler_of
+from outboxkit.message import Message, changed
+from outboxkit.testing.database import SEQUENCES, TrialDatabase
 from outboxkit.testing.differences import Changes, difference, varying
 from outboxkit.testing.messages import message_for
 from outboxkit.testing.outside import AFTER, FILE, STATEMENT
-from outboxkit.testing.races import Meeting, meetings
-from outboxkit.testing.reading import SEQUENCES
-from outboxkit.testing.trials import Ending
+from outboxkit.testing.trials import PATIENCE, Ending, Trial, Trials
 
 STATEMENTS = 12
 """The number of statements of a handler that are made to fail, or between which another message is handled."""
+VARIANTS = 3
+"""The number of fields of an event that are changed, to have other events."""
 SHOWN, ROWS = 4, 6
 
 
@@ -49,9 +50,9 @@ def assert_effects_once(
 ) -> None:
     """Assert that the handler's effects happen once, whatever happens around the delivery of its message.
 
-    Delivers the event in real transactions, each time from the same rows. It comes twice, and twice at once; with a
-    rollback, or a killed connection, before the commit; with a crash after it. Then with each of its statements
-    failing, with each of its awaits cancelled, among other messages, and between two statements of another message.
+    Delivers the event in real transactions, each time from the same rows. Its transaction is rolled back, or its
+    connection killed, and it comes again. Each of its statements fails, and each of its awaits is cancelled. It meets
+    other messages, in one batch, and between two statements of another transaction.
 
     All tables are compared with those after one delivery, and the outbox. An effect outside of the handler's session is
     a finding, and really happens. Three kinds are right: inside `effects.once`, under a key that is the same at each
@@ -63,8 +64,7 @@ def assert_effects_once(
     Args:
         handler: a function with `@inbox_handler`, or its `Handler`.
         event: the event, or a `Message`, which gets a new id in each trial.
-        engine: an `Engine` or `AsyncEngine`, or a session or sessionmaker with one. What the handler needs is
-            committed there.
+        engine: an `Engine` or `AsyncEngine`. What the handler needs is committed there.
         others: further events for the same handler, to be handled at the same time. Some are made from `event`, too.
         ignore: patterns of tables, of `table.column` and of variables that are not compared.
         outside: patterns of what the handler may do outside of its session, by the names that the report has.
@@ -79,41 +79,36 @@ def assert_effects_once(
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
     for each in (event, *others):
         message_for(spec, each)
-    with open_bench(
-        spec, event, engine=engine, ignore=ignore, outside=outside, watch=watch, patience=patience
-    ) as bench:
-        problems = _problems(bench, others)
-        if problems and bench.database.others_wait():
-            problems.append(Finding("another process of tests waits for this database", cure=_ALONE))
+    database = TrialDatabase(engine)
+    try:
+        with (
+            database.alone(),
+            Trials(database, spec, event, ignore=ignore, outside=outside, watch=watch, patience=patience) as trials,
+        ):
+            trials.others = others
+            problems = _problems(trials)
+    finally:
+        database.close()
     if problems:
         raise AssertionError(_report(spec, problems))
-    if not bench.has_effects:
+    if not trials.has_effects:
         warnings.warn(f"handler {spec.name!r} has changed nothing. {_NOTHING}", stacklevel=2)
 
 
-def _problems(bench: Bench, others: Collection[object]) -> list[Finding]:
-    """The problems of the first group of trials that shows any."""
+def _problems(trials: Trials) -> list[Finding]:
+    """The problems of the first trial that shows any."""
     __tracebackhide__ = True
-    for trials in (
-        _once,
-        _repeated,
-        _second,
-        _lost,
-        _at_once,
-        _failing,
-        _cancelled,
-        partial(_among_others, others=others),
-    ):
-        bench.trials.title = getattr(trials, "__name__", "_among_others").strip("_").replace("_", " ")
-        problems = list(trials(bench))
-        if problems := [*_outside(bench), *problems]:
+    for trial in TRIALS:
+        trials.title = trial.__name__.replace("_", " ")
+        problems = list(trial(trials))
+        if problems := [*_outside(trials), *problems]:
             return problems
     return []
 
 
-def _outside(bench: Bench) -> Iterator[Finding]:
+def _outside(trials: Trials) -> Iterator[Finding]:
     """The findings about effects outside of the session so far."""
-    effects = list(bench.recorder.effects)
+    effects = list(trials.recorder.effects)
     for kind in dict.fromkeys(effect.kind for effect in effects):
         of_kind = [effect for effect in effects if effect.kind == kind]
         names = ", ".join(repr(effect.target) for effect in of_kind[:2])
@@ -121,175 +116,257 @@ def _outside(bench: Bench) -> Iterator[Finding]:
         yield Finding(kind, [str(effect) for effect in of_kind[:ROWS]], cure)
 
 
-def _differs(bench: Bench, title: str, cure: str = "", expected: Sequence[Changes] = ()) -> Iterator[Finding]:
+def _differs(trials: Trials, title: str, cure: str = "", expected: Sequence[Changes] = ()) -> Iterator[Finding]:
     """A problem, if the changes are not the expected ones: by default those of one delivery."""
-    actual = bench.changes()
-    lines = [difference(each, actual, bench.varied) for each in expected or (bench.expected,)]
+    actual = trials.changes()
+    lines = [difference(each, actual, trials.varied) for each in expected or (trials.expected,)]
     if all(lines):
         yield Finding(title, min(lines, key=len), cure)
 
 
-def _once(bench: Bench) -> Iterator[Finding]:
-    """Two single deliveries from the same rows: what differs between them varies, and is not compared later on."""
+def single_deliveries(trials: Trials) -> Iterator[Finding]:
+    """Two, from the same rows: what differs between them varies, and is not compared later on."""
     __tracebackhide__ = True
-    bench.reset()
-    first = bench.deliver(bench.message())
+    first = trials.single = trials.deliver(trials.message())
     if first.error is not None:
-        hint = f"\n  to do: {_TABLES}" if sqlstates.is_missing_table(first.error) else ""
-        text = (
-            f"handler {bench.handler.name!r} failed at its first delivery, so that nothing can be compared: "
-            f"{type(first.error).__name__}: {first.error}{hint}"
-        )
-        if bench.recorder.effects:  # they are findings all the same
+        if trials.recorder.effects:  # they are findings all the same
             yield Finding("it failed at its first delivery", [f"    {_shown(first.error)}"])
             return
-        raise AssertionError(text) from first.error
-    bench.has_effects = bench.has_changes()
-    bench.look_for_sequences()
-    bench.expected, bench.statements, bench.reads = bench.changes(), first.statements, first.reads
+        hint = f"\n  to do: {_TABLES}" if sqlstates.is_missing_table(first.error) else ""
+        raise AssertionError(
+            f"handler {trials.handler.name!r} failed at its first delivery, so that nothing can be compared: "
+            f"{type(first.error).__name__}: {first.error}{hint}"
+        ) from first.error
+    trials.look_for_sequences()
+    trials.has_effects = trials.recorder.acted or bool(trials.changes(all_of_them=True))
+    trials.expected = trials.changes()
     for each in first.left:
         yield Finding(f"it leaves {each} behind, which goes on after its transaction", cure=_AWAIT)
-    for each in dict.fromkeys(bench.recorder.forgotten):
+    for each in dict.fromkeys(trials.recorder.forgotten):
         yield Finding(
             f"it calls {each} and does not await it, so that nothing of it is done", cure=f"await {each}(...)"
         )
-    if first.left or bench.recorder.effects:
+    if first.left or trials.recorder.effects:
         return
-    bench.reset()
-    if not bench.has_sequences:
-        bench.database.advance(bench.start)
-    error = bench.deliver(bench.message()).error
-    second = bench.changes()
-    varied = varying(bench.expected, second)
+    trials.reset()
+    if not trials.has_sequences:
+        trials.database.advance(trials.start)
+    error = trials.deliver(trials.message()).error
+    second = trials.changes()
+    varied = varying(trials.expected, second)
     if error is not None or varied is None:
-        lines = [f"    the second one fails: {_shown(error)}"] if error else difference(bench.expected, second, {})
+        lines = [f"    the second one fails: {_shown(error)}"] if error else difference(trials.expected, second, {})
         yield Finding("two single deliveries from the same rows do not do the same", lines, _CHANCE)
-    bench.varied = varied or {}
+    trials.varied = varied or {}
 
 
-def _repeated(bench: Bench) -> Iterator[Finding]:
-    """The message comes again after its commit: at once, late, and because the process ended before the ack."""
-    for title, ending in (("delivered twice", Ending.COMMIT), ("a crash after the commit, then again", Ending.CRASH)):
-        bench.reset()
-        message = bench.message()
-        bench.deliver(message, ending)
-        again = bench.deliver(message)
-        if again.outcome is not Outcome.DUPLICATE:
-            yield Finding(f"{title}: the second delivery is {again.outcome or again.error!r}, and not a duplicate")
-        yield from _differs(bench, title, _OUTBOX)
-
-
-def _second(bench: Bench) -> Iterator[Finding]:
+def a_second_message(trials: Trials) -> Iterator[Finding]:
     """A second message of the same event. The handler may refuse it by an error, and not end the transaction."""
-    bench.reset()
-    bench.deliver(bench.message())
-    error = bench.deliver(bench.message()).error
+    trials.reset()
+    trials.deliver(trials.message())
+    error = trials.deliver(trials.message()).error
     if isinstance(error, TransactionRequired) or type(error) in (InvalidRequestError, PendingRollbackError):
         yield Finding("a second message of the same event fails, each time", [f"    {_shown(error)}"], _SAVEPOINT)
 
 
-def _lost(bench: Bench) -> Iterator[Finding]:
-    """The transaction is lost before its commit, and the message comes again."""
-    for title, ending in (("a rollback", Ending.ROLLBACK), ("a connection lost before the commit", Ending.KILLED)):
-        bench.reset()
-        message = bench.message()
-        bench.deliver(message, ending)
-        tables = {name: each for name, each in bench.changes().items() if name != SEQUENCES}
-        if left := difference({}, tables, bench.varied):
-            yield Finding(f"what stays after {title}", left, _SESSION)
-        before = bench.remembered(), bench.recorder.state()
-        again = bench.settle(message)
-        if again.error is not None:
-            yield Finding(f"{title}, then again: it fails with {_shown(again.error)}")
-        if ending is Ending.ROLLBACK:
-            yield from _again(bench, *before)
-        for each in _differs(bench, f"{title}, then again", _AGAIN):
-            is_less = not any(line.startswith("    +") for line in each.lines)
-            yield replace(each, cure=_MEMORY) if is_less else each
+def a_rollback(trials: Trials) -> Iterator[Finding]:
+    """The transaction is rolled back, and the message comes again: nothing is counted or remembered twice."""
+    yield from _lost(trials, Ending.ROLLBACK)
 
 
-def _again(bench: Bench, remembered: dict[str, str], files: dict[str, str]) -> Iterator[Finding]:
-    """Variables and files that a second attempt has changed again."""
-    now = bench.remembered()
-    bench.recorder.compare(files)
-    if changed := [name for name in now if now[name] != remembered.get(name)]:
-        lines = [f"    {name}{'' if 'environ' in name else f' = {now[name][:100]}'}" for name in changed[:ROWS]]
-        yield Finding("a retry counts or remembers again in variables", lines, _VARIABLES)
+def a_lost_connection(trials: Trials) -> Iterator[Finding]:
+    """The server kills the connection before the commit, and no hook is called. The message comes again."""
+    yield from _lost(trials, Ending.KILLED)
 
 
-def _at_once(bench: Bench) -> Iterator[Finding]:
-    """The message is delivered twice at once: the second transaction waits for the end of the first one."""
-    for title, ending in (("twice at once", Ending.COMMIT), ("twice at once, the first rolled back", Ending.ROLLBACK)):
-        bench.reset()
-        message = bench.message()
-        first = bench.start_delivery(message, ending, pause=bench.statements + 1)
-        bench.trials.wait_for_pause(first)
-        second = bench.start_delivery(message)
-        if bench.database.is_server:
-            bench.trials.wait_for_end_or_lock(second)
-        first.release()
-        for each in (first, second):
-            if bench.wait(each).error is not None:
-                bench.settle(message)
-        yield from _differs(bench, title, _AGAIN)
+def _lost(trials: Trials, ending: Ending) -> Iterator[Finding]:
+    trials.reset()
+    message = trials.message()
+    trials.deliver(message, ending)
+    tables = {name: each for name, each in trials.changes().items() if name != SEQUENCES}
+    if left := difference({}, tables, trials.varied):
+        yield Finding(f"what stays after {ending}", left, _SESSION)
+    remembered, files = trials.remembered(), trials.recorder.state()
+    again = trials.settle(message)
+    if again.error is not None:
+        yield Finding(f"{ending}, then again: it fails with {_shown(again.error)}")
+    if ending is Ending.ROLLBACK:
+        now = trials.remembered()
+        trials.recorder.compare(files)
+        if changed := [name for name in now if now[name] != remembered.get(name)]:
+            lines = [f"    {name}{'' if 'environ' in name else f' = {now[name][:100]}'}" for name in changed[:ROWS]]
+            yield Finding("a retry counts or remembers again in variables", lines, _VARIABLES)
+    for each in _differs(trials, f"{ending}, then again", _AGAIN):
+        is_less = not any(line.startswith("    +") for line in each.lines)
+        yield replace(each, cure=_MEMORY) if is_less else each
 
 
-def _failing(bench: Bench) -> Iterator[Finding]:
+def a_statement_fails(trials: Trials) -> Iterator[Finding]:
     """Each statement fails once: a handler that goes on must do all the same, or something else instead."""
-    for number, in_python in product(range(1, min(bench.statements, STATEMENTS) + 1), (False, True)):
-        bench.reset()
-        delivery = bench.deliver(bench.message(), failure=number, fails_in_python=in_python)
-        if delivery.error is None and delivery.failed_statement is not None:
-            statement = " ".join(delivery.failed_statement.split())[:100]
+    for number in range(1, min(trials.single.statements, STATEMENTS) + 1):
+        trials.reset()
+        trial = trials.deliver(trials.message(), failure=number)
+        if trial.error is None and trial.failed_statement is not None:
+            statement = " ".join(trial.failed_statement.split())[:100]
             title = f"it swallows the error of a statement that fails, and counts as done: {statement}"
-            findings = list(_differs(bench, title, _SWALLOWED))
+            findings = list(_differs(trials, title, _SWALLOWED))
             if not any(line.startswith("    +") for each in findings for line in each.lines):  # it did no other thing
                 yield from findings
 
 
-def _cancelled(bench: Bench) -> Iterator[Finding]:
+def a_cancellation(trials: Trials) -> Iterator[Finding]:
     """An await is cancelled, as by a timeout or a stop: a handler that goes on must do all the same."""
-    for number in range(min(bench.statements, STATEMENTS) + 1) if bench.handler.is_async else ():
-        bench.reset()
-        if bench.deliver(bench.message(), cancelled=number).error is not None:
+    for number in range(1, min(trials.single.suspensions, STATEMENTS) + 1):
+        trials.reset()
+        if trials.deliver(trials.message(), cancelled=number).error is not None:
             continue
-        if findings := list(_differs(bench, "it swallows a cancellation, and counts as done", _SWALLOWED)):
+        if findings := list(_differs(trials, "it swallows a cancellation, and counts as done", _SWALLOWED)):
             yield from findings
             return
 
 
-def _among_others(bench: Bench, others: Collection[object]) -> Iterator[Finding]:
-    """Another message is handled at the same time, in the middle of this one, and between its two deliveries."""
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Two events to be handled at once, and the changes that one after the other makes.
+
+    Attributes:
+        earlier: events that were handled before, so that rows are there.
+        events: the two events.
+        serial: the changes in the one order and in the other.
+        description: how the second event differs from the first one.
+    """
+
+    earlier: Sequence[Any]
+    events: tuple[Any, Any]
+    serial: Sequence[Changes]
+    description: str
+
+
+def one_batch(trials: Trials) -> Iterator[Finding]:
+    """Two messages in one transaction, as a consumer handles them; one by one, if that fails."""
+    for meeting in _meetings(trials) if trials.handler.batch else ():
+        messages = _prepare(trials, meeting.earlier, meeting.events)
+        if trials.deliver(messages[0], batch=messages[1:]).error is not None:
+            for message in messages:
+                trials.settle(message)
+        yield from _differs(trials, f"{meeting.description}, in one batch", _BATCH, meeting.serial[:1])
+
+
+def two_at_once(trials: Trials) -> Iterator[Finding]:
+    """Two messages at once: their statements meet in every order of one switch, and the end must be a serial one."""
     problems: dict[str, Finding] = {}
-    for meeting in meetings(bench, others):
-        meeting.prepare(bench)
-        message, other = (bench.message(event) for event in meeting.events)
-        for each in (message, other, message):
-            bench.deliver(each)
-        title = f"again after another message ({meeting.description})"
-        late = list(_differs(bench, title, _OUTBOX, meeting.serial[:1]))
-        late += _in_a_batch(bench, meeting) if bench.handler.batch else ()
-        for pause in meeting.pauses(bench, STATEMENTS):
-            error = meeting.hold(bench, pause)
-            title = f"{meeting.description}, at once"
+    for meeting in _meetings(trials):
+        title = f"{meeting.description}, at once"
+        for pause in _pauses(trials):
+            error = _meet(trials, meeting, pause)
             if error is not None:
                 problems.setdefault(_UPSERT, Finding(title, [f"    {_shown(error)}"], _UPSERT))
             elif _LOCK not in problems:
-                problems.update((_LOCK, each) for each in _differs(bench, title, _LOCK, meeting.serial))
-        if late or len(problems) > 1:
-            yield from late
+                problems.update((_LOCK, each) for each in _differs(trials, title, _LOCK, meeting.serial))
+        if len(problems) > 1:
             break
     yield from problems.values()
 
 
-def _in_a_batch(bench: Bench, meeting: Meeting) -> Iterator[Finding]:
-    """Both in one transaction, as a consumer handles them; one by one, if that fails."""
-    meeting.prepare(bench)
-    messages = [bench.message(event) for event in meeting.events]
-    if bench.deliver(messages[0], batch=messages[1:]).error is not None:
-        for message in messages:
-            bench.settle(message)
-    yield from _differs(bench, f"{meeting.description}, in one batch", _BATCH, meeting.serial[:1])
+def _pauses(trials: Trials) -> Sequence[int]:
+    """The statements before which the first transaction stops: writes that follow a read, and its commit.
+
+    Elsewhere it has read nothing that the second one could change.
+    """
+    single = trials.single
+    if not trials.database.is_server:
+        return [0]
+    numbers = range(2, min(single.statements, STATEMENTS) + 1)
+    return [*(each for each in numbers if each not in single.reads and each - 1 in single.reads), single.statements + 1]
+
+
+def _meet(trials: Trials, meeting: Meeting, pause: int) -> Exception | None:
+    """Handle two messages at once; the error of one that found a row which was not there when it looked.
+
+    The first transaction stops before one of its statements. Meanwhile the second one runs, to its end or until it
+    waits for a lock. A file has one writer, so nothing can run meanwhile. There the first one runs after the second,
+    and until its first write or lock it reads the rows as they were before.
+    """
+    messages = _prepare(trials, meeting.earlier, meeting.events)
+    if trials.database.is_server:
+        first = trials.begin(messages[0], pause=pause)
+        trials.wait_for(first, first.paused)
+        second = trials.begin(messages[1])
+        trials.wait_for(second, second.ended)
+        first.released.set_result(None)
+        met = [trials.wait(each) for each in (first, second)]
+    else:
+        stale = trials.database.read()
+        met = [trials.deliver(messages[1]), trials.deliver(messages[0], stale=stale)]
+    error: Exception | None = None
+    for trial in met:
+        if trial.error is not None:
+            error = error or (trial.error if isinstance(trial.error, IntegrityError) else None)
+            if isinstance(again := trials.settle(trial.message).error, Exception):
+                error = error or again
+    return error
+
+
+def _prepare(trials: Trials, earlier: Sequence[Any], events: Sequence[Any]) -> list[Message]:
+    """Go back to the rows from which the events begin. Returns new messages of them."""
+    trials.reset()
+    for event in earlier:
+        trials.deliver(trials.message(event))
+    return [trials.message(event) for event in events]
+
+
+def _meetings(trials: Trials) -> Iterator[Meeting]:
+    """The meetings of the handler's event with the same once more, with variants of it, and with other events.
+
+    Those are left out that cannot be handled one after the other either.
+    """
+    own = trials.message()
+    choices: list[tuple[str, object]] = [("two messages of the same event", own)]
+    choices += [(f"two messages that differ in {name!r}", each) for name, each in _variants(trials.handler, own)]
+    choices += [(f"beside {other!r}", other) for other in trials.others]
+    for description, other in choices:
+        for earlier in ((), (own,)):
+            serial = [_serial(trials, earlier, pair) for pair in ((own, other), (other, own))]
+            both = [each for each in serial if each is not None]
+            if len(both) == len(serial):
+                yield Meeting(earlier, (own, other), both, description)
+
+
+def _serial(trials: Trials, earlier: Sequence[Any], events: Sequence[Any]) -> Changes | None:
+    """The changes by these events one after the other; None if one of them fails."""
+    for message in _prepare(trials, earlier, events):
+        trial: Trial = trials.deliver(message)
+        if trial.error is not None:
+            return None
+    return trials.changes()
+
+
+def _variants(handler: Handler, message: Message) -> Iterator[tuple[str, Message]]:
+    """The message with one field changed: a number or a text, if it still is an event."""
+    document, count = json.loads(message.payload), 0
+    for name, value in document.items() if isinstance(document, dict) else ():
+        if isinstance(value, bool) or not isinstance(value, int | str) or count == VARIANTS:
+            continue
+        other = value + 1 if isinstance(value, int) else f"{value}-2"
+        payload = json.dumps({**document, name: other}).encode()
+        try:
+            payloads.decode(handler.event_type, payload)
+        except DecodeError:
+            continue
+        count += 1
+        yield name, changed(message, payload=payload)
+
+
+TRIALS: tuple[Callable[[Trials], Iterator[Finding]], ...] = (
+    single_deliveries,
+    a_second_message,
+    a_rollback,
+    a_lost_connection,
+    a_statement_fails,
+    a_cancellation,
+    one_batch,
+    two_at_once,
+)
 
 
 def _shown(error: BaseException | None) -> str:
@@ -313,7 +390,6 @@ _OUTSIDE_CURE = (
 _CURES = {STATEMENT: _SESSION, FILE: "write the same file with the same content each time, or one that it removes"}
 _VARIABLES = 'let it remember in rows, which go with the rollback; if it is meant, ignore=["..."] has the name'
 _SAVEPOINT = "put a statement that may fail into session.begin_nested()"
-_ALONE = "rows that it commits meanwhile are seen here: give each process a database of its own (outboxkit_database)"
 _NOTHING = "If it ought to, commit the rows that it needs before, and look whether it writes to its own session"
 _MEMORY = "it takes its work for done: let it remember in rows, which go with the rollback, and not in variables"
 _LOCK = "let the statement compute (SET n = n + 1), or lock the row that is read (with_for_update, version_id_col)"

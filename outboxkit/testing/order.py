@@ -9,12 +9,13 @@ from typing import Any
 from outboxkit import Message, Retry
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
-from outboxkit.testing.bench import Bench, open_bench
+from outboxkit.testing.database import TrialDatabase
 from outboxkit.testing.differences import difference, varying
 from outboxkit.testing.messages import Handlers, message_of, specs_of
+from outboxkit.testing.trials import Trials
 
 ORDERS = 24
-"""The number of orders that are tried; with more than four events they are drawn by the seed."""
+"""The number of orders that are tried; with more than four events they are drawn, the same ones each time."""
 ROUNDS = 10
 
 
@@ -24,7 +25,6 @@ def assert_order_does_not_matter(
     *,
     engine: Any,
     ignore: Collection[str] = (),
-    seed: int = 0,
 ) -> None:
     """Assert that the rows are the same in the end, in whatever order the events arrive.
 
@@ -37,7 +37,6 @@ def assert_order_does_not_matter(
         events: two or more events, in the order in which they happened.
         engine: as for `assert_effects_once`.
         ignore: patterns of tables, and of `table.column`, that are not compared.
-        seed: of the random choice of orders, if there are more than 24.
 
     Raises:
         AssertionError: an order leads to other rows, or to an error; the text names both.
@@ -47,16 +46,20 @@ def assert_order_does_not_matter(
     __tracebackhide__ = True
     specs = list(specs_of(handlers, "assert_order_does_not_matter"))
     _refuse_unhandled(specs, events)
-    with open_bench(specs[0], None, engine=engine, ignore=ignore) as bench:
-        first = tuple(range(len(events)))
-        expected = _deliver(bench, specs, events, first)
-        varied = varying(expected, _deliver(bench, specs, events, first, advance=True)) or {}
-        for table, columns in bench.database.numbered().items():
-            varied.setdefault(table, set()).update(columns)
-        for order in _orders(len(events), seed):
-            lines = difference(expected, _deliver(bench, specs, events, order), varied)
-            if lines:
-                raise AssertionError("\n".join(_report(events, order, lines)))
+    database = TrialDatabase(engine)
+    try:
+        with database.alone(), Trials(database, specs[0], None, ignore=ignore) as trials:
+            first = tuple(range(len(events)))
+            expected = _deliver(trials, specs, events, first)
+            varied = varying(expected, _deliver(trials, specs, events, first, advance=True)) or {}
+            for table, columns in database.numbered().items():
+                varied.setdefault(table, set()).update(columns)
+            for order in _orders(len(events)):
+                lines = difference(expected, _deliver(trials, specs, events, order), varied)
+                if lines:
+                    raise AssertionError("\n".join(_report(events, order, lines)))
+    finally:
+        database.close()
 
 
 def _refuse_unhandled(handlers: Sequence[Handler], events: Sequence[object]) -> None:
@@ -76,31 +79,36 @@ def _report(events: Sequence[object], order: Sequence[int], lines: Sequence[str]
     yield "  to do: let the newer version win, or keep messages of one key in order (ordered consumer)"
 
 
-def _orders(count: int, seed: int) -> Iterator[tuple[int, ...]]:
+def _orders(count: int) -> Iterator[tuple[int, ...]]:
     """Other orders than the first one: all of them, or the reverse and some that are drawn."""
     if factorial(count) <= ORDERS:
         yield from islice(permutations(range(count)), 1, None)
         return
-    numbers = random.Random(seed)  # noqa: S311 - the same again for a seed
+    numbers = random.Random(0)  # noqa: S311 - the same ones each time
     yield tuple(reversed(range(count)))
     for _ in range(ORDERS - 1):
         yield tuple(numbers.sample(range(count), count))
 
 
 def _deliver(
-    bench: Bench, handlers: Sequence[Handler], events: Sequence[object], order: Sequence[int], *, advance: bool = False
+    trials: Trials,
+    handlers: Sequence[Handler],
+    events: Sequence[object],
+    order: Sequence[int],
+    *,
+    advance: bool = False,
 ) -> Any:
     """The changes by the events in this order."""
     __tracebackhide__ = True
-    bench.reset()
+    trials.reset()
     if advance:
-        bench.database.advance(bench.start)
-    waiting = [(handler, bench.message(events[index])) for index in order for handler in handlers]
+        trials.database.advance(trials.start)
+    waiting = [(handler, trials.message(events[index])) for index in order for handler in handlers]
     waiting = [(handler, message) for handler, message in waiting if message.type in handler.message_types]
     for _ in range(ROUNDS):
         again = []
         for handler, message in waiting:
-            error = bench.deliver(message, handler=handler).error
+            error = trials.deliver(message, handler=handler).error
             if isinstance(error, Retry):
                 again.append((handler, message))
             elif error is not None:
@@ -109,6 +117,6 @@ def _deliver(
                     f"handler {handler.name!r} fails if the order is {shown}: {type(error).__name__}: {error}"
                 ) from error
         if not again:
-            return bench.changes()
+            return trials.changes()
         waiting = again
     raise AssertionError(f"handler {waiting[0][0].name!r} still raises Retry after {ROUNDS} rounds")

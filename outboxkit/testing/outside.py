@@ -2,14 +2,14 @@
 
 Python's audit events tell of connections, files and programs. The methods that send on a socket tell what is sent. One
 listener on the class `Engine` hears of statements on other connections. A profile function hears of threads that start,
-and of sends by methods that were bound before. It hears `connect` of database modules (PEP 249), which are in C.
+of sends by methods that were bound before, and of `connect` of database modules (PEP 249), which are in C.
 """
 
-import hashlib
 import linecache
 import os
 import re
 import socket
+import ssl
 import sys
 import sysconfig
 import threading
@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -36,25 +36,27 @@ REQUEST = "it sends a request without a key that is the same at each attempt"
 SPEAKS, MAIL = "it speaks with another service", "it sends a mail"
 STATEMENT = "it changes a database by another session or connection"
 FILE, PROGRAM = "a retry changes files again", "it starts a program"
-LEFT = "it leaves something behind that goes on after its transaction"
-AFTER = "it acts after its commit; a crash between the two loses that"
+AFTER = "it acts after the end of its transaction; a crash between the two loses that"
 READING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK", "SHOW", "PRAGMA", "BEGIN", "EXPLAIN")
 KEY_HEADERS = ("idempotency-key", "x-idempotency-key", "webhook-id", "paypal-request-id", "ce-id")
 """Headers by which a receiver recognises a repetition."""
 REPEATABLE = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")
 """Methods whose repetition changes nothing more (RFC 9110, section 9.2.2)."""
 NOT_FILES = ("/dev/", "/proc/", "/sys/")
-_PATHS = {"os.rename": (0, 1), "os.remove": (0,), "os.truncate": (0,), "os.mkdir": (0,), "os.rmdir": (0,),
-          "os.link": (1,), "os.symlink": (1,)}  # fmt: skip
+_PATHS = {"open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.truncate": (0,), "os.mkdir": (0,),
+          "os.rmdir": (0,), "os.link": (1,), "os.symlink": (1,)}  # fmt: skip
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec")
-_SENDS = ("socket.sendto", "socket.sendmsg")
-_EVENTS = frozenset(("open", "sqlite3.connect", "socket.bind", "socket.connect", "socket.getaddrinfo"))
-_EVENTS |= {*_PATHS, *_PROGRAMS, *_SENDS}
+_SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
+_EVENTS = frozenset(("sqlite3.connect", "socket.bind", "socket.getaddrinfo", *_PATHS, *_PROGRAMS, *_SENDS))
 """Those of https://docs.python.org/3/library/audit_events.html that do something outside the process."""
 _POOLS = ("concurrent.futures", "aiosqlite", "asyncio", "anyio", "sqlalchemy", "psycopg", "httpcore", "urllib3")
 """Modules whose threads wait for work, and do not go on by themselves."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_EFFECTS, _SQL = (f"{Path(str(module.__file__)).parent}{os.sep}" for module in (outboxkit.effects, sqlalchemy))
+_EFFECTS, _SQL, _OWN = (
+    f"{Path(str(module.__file__)).parent}{os.sep}" for module in (outboxkit.effects, sqlalchemy, outboxkit)
+)
+_LIBRARIES = (_OWN, "<", *{f"{sysconfig.get_path(each)}{os.sep}" for each in ("stdlib", "purelib", "platlib")})
+_LONGEST = 65536
 _TLS = (b"\x14\x03", b"\x15\x03", b"\x16\x03", b"\x17\x03")
 _HEAD = re.compile(rb"([A-Z]{3,8}) (\S+) HTTP/1\.[01]\r\n((?:[^\r\n]+\r\n)*)\r\n")
 _PUBLISH = re.compile(rb"\x00\x3c\x00\x28\x00\x00", re.DOTALL)
@@ -77,13 +79,12 @@ class Deed:
 
 @dataclass(eq=False)
 class _Span:
-    """A stretch of a delivery that is recorded."""
+    """A stretch of a delivery that is recorded: what is sent to each peer, and the line that sends it."""
 
     recorder: "Recorder"
-    code: CodeType | None
     connection: Any
     message_id: str
-    after_commit: bool = False
+    after_commit: bool
     talks: dict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     lines: dict[str, str] = field(default_factory=dict)
 
@@ -105,10 +106,11 @@ class Recorder:
         forgotten: the names of coroutines that were never awaited.
         acted: whether it has done anything, allowed or not.
         threads: the threads that the handler has started.
+        bound: the sockets that it has bound to an address.
     """
 
     def __init__(self, code: CodeType | None, outside: Collection[str]) -> None:
-        self._code, self._outside = code, outside
+        self.code, self._outside = code, outside
         self._keys: dict[tuple[str, str], set[str]] = {}
         self._hosts: dict[str, str] = {}
         self._names: dict[object, str] = {}
@@ -117,8 +119,8 @@ class Recorder:
         self.effects: dict[Deed, None] = {}
         self.forgotten: list[str] = []
         self.threads: list[threading.Thread] = []
-        self.own_peers: set[str] = set()
         self.bound: list[socket.socket] = []
+        self._own_peers: set[str] = set()
         self.acted = False
         self.process = os.getpid()
 
@@ -129,12 +131,16 @@ class Recorder:
         self._stack.callback(event.remove, Engine, "before_cursor_execute", _heard_statement)
         self._stack.callback(threading.setprofile, threading.getprofile())
         threading.setprofile(profile)
-        for target, name, wrapper in ((socket.socket, "send", _sending), (socket.socket, "sendall", _sending),
-                                      (ThreadPoolExecutor, "submit", _submitting),
-                                      (warnings, "_warn_unawaited_coroutine", _warning)):  # fmt: skip
-            if (original := getattr(target, name, None)) is not None:
-                setattr(target, name, wrapper(original))
-                self._stack.callback(setattr, target, name, original)
+        for target, name, wrapper in (
+            *((socket.socket, name, _sending) for name in ("send", "sendall")),
+            *((ssl.SSLSocket, name, _encrypting) for name in ("send", "write")),
+            (ssl.SSLObject, "write", _encrypting),
+            (ThreadPoolExecutor, "submit", _submitting),
+            (warnings, "_warn_unawaited_coroutine", _warning),
+        ):
+            original = getattr(target, name)
+            setattr(target, name, wrapper(original))
+            self._stack.callback(setattr, target, name, original)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +149,7 @@ class Recorder:
     @contextmanager
     def recording(self, connection: Connection, message_id: str, *, after_commit: bool = False) -> Iterator[None]:
         """Record what this context does, and the tasks and threads that it starts."""
-        span = _Span(self, self._code, connection.connection, message_id, after_commit)
+        span = _Span(self, connection.connection, message_id, after_commit)
         token = _span.set(span)
         try:
             yield
@@ -161,13 +167,13 @@ class Recorder:
         """Record that something is sent to a peer, or a connection opened; `line` None: an engine or a log does it."""
         if line is None:
             self._databases.add(peer)
-        elif peer not in self.own_peers and (
+        elif peer not in self._own_peers and (
             line or peer not in self._databases
         ):  # an engine may send the rest later, when the loop has time
-            span.talks[peer] += sent[: 65536 - min(65536, len(span.talks[peer]))]
+            span.talks[peer] += sent[: _LONGEST - min(_LONGEST, len(span.talks[peer]))]
             span.lines[peer] = span.lines.get(peer) or line
 
-    def name(self, address: object, *, connects: bool = False) -> str | None:
+    def peer(self, address: object, *, connects: bool = False) -> str | None:
         """The name of a peer, as it was looked up; None if it is not a service."""
         if isinstance(address, tuple) and len(address) >= 2:
             host, port = str(address[0]), str(address[1])
@@ -179,24 +185,30 @@ class Recorder:
             return None if name.startswith(NOT_FILES) else name  # such as /dev/log
         return None
 
+    def is_own(self, address: object) -> bool:
+        """Whether the handler connects to a socket that it has bound itself, for a pair of its own."""
+        if any(own.fileno() >= 0 and own.getsockname() == address for own in self.bound):
+            self._own_peers.add(str(self.peer(address)))
+        return str(self.peer(address)) in self._own_peers
+
     def looked_up(self, host: str, port: str) -> str:
         """Note the name under which the next connection to this port is recorded."""
         self._hosts[port] = host
         return f"{host}:{port}"
 
-    def state(self) -> dict[str, str]:
-        """The entries at the paths that handlers have written to: kinds, and digests of contents."""
-        return {path: shown for path in self._paths if (shown := _content(path))}
+    def state(self) -> dict[str, object]:
+        """The entries at the paths that handlers have written to: kinds, and contents."""
+        return {path: content for path in self._paths if (content := _content(Path(path)))}
 
     def note(self, path: str, line: str = "") -> None:
         """Note a path that is written to, or is about to be."""
         self.acted = True
         self._paths.setdefault(path, line)
 
-    def compare(self, before: dict[str, str]) -> None:
+    def compare(self, before: dict[str, object]) -> None:
         """Record the files that are not as they were at the attempt before."""
-        for path, shown in self.state().items():
-            if before.get(path) != shown and not any(fnmatchcase(path, each) for each in self._outside):
+        for path, content in self.state().items():
+            if before.get(path) != content and not any(fnmatchcase(path, each) for each in self._outside):
                 self.effects.setdefault(Deed(FILE, path, self._paths[path]))
 
     def running(self) -> list[threading.Thread]:
@@ -207,14 +219,14 @@ class Recorder:
         """Turn what was sent in a delivery into effects."""
         with_tls = any(peer.startswith("https://") for peer in span.talks)
         keys: dict[str, set[str]] = defaultdict(set)
-        for peer, sent in span.talks.items():
-            self.acted, line = True, span.lines.get(peer, "")
+        for peer, talk in span.talks.items():
+            self.acted, line, sent = True, span.lines.get(peer, ""), bytes(talk)
             if with_tls and (not sent or sent.startswith(_TLS)):  # what was sent is known before its encryption
                 continue
             if not _HEAD.match(sent):
-                for kind, target in _other(peer, bytes(sent), span.message_id):
+                for kind, target in _spoken(peer, sent, span.message_id):
                     self.add(span, kind, target, line)
-            for method, target, key in _requests(peer, bytes(sent)):
+            for method, target, key in _requests(peer, sent):
                 if key is not None and not span.after_commit:
                     keys[target].add(key)
                 elif method not in REPEATABLE:
@@ -235,7 +247,7 @@ def _requests(peer: str, sent: bytes) -> Iterator[tuple[str, str, str | None]]:
         yield method.decode(), f"{method.decode()} {base}{urlsplit(path.decode('latin-1')).path}", key
 
 
-def _other(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str]]:
+def _spoken(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str]]:
     """The bytes of another protocol: mails and messages by their addresses, all else by the peer.
 
     What has the message's id is taken for a call under a key.
@@ -254,28 +266,17 @@ def _other(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str]]
         yield SPEAKS, peer
 
 
-def _content(path: str) -> str:
+def _content(place: Path) -> object:
     with suppress(OSError):
-        place = Path(path)
         if place.is_symlink():
-            return f"a link to {place.readlink()}"
-        if place.is_dir():
-            return "a folder"
-        if place.is_file():
-            with place.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-    return ""
+            return place.readlink()
+        return "a folder" if place.is_dir() else place.read_bytes() or "empty"
+    return None
 
 
 def is_application(file: str) -> bool:
     """Whether a source file is one of the application or its tests, and of no library."""
-    return bool(file) and not file.startswith((*_LIBRARIES, "<"))
-
-
-_LIBRARIES = tuple(
-    {f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {f"{Path(outboxkit.__file__).parent}{os.sep}"}
-)
+    return bool(file) and not file.startswith(_LIBRARIES)
 
 
 def _line(span: _Span, frame: FrameType | None, *, by_engine: bool = False) -> str | None:
@@ -284,7 +285,7 @@ def _line(span: _Span, frame: FrameType | None, *, by_engine: bool = False) -> s
         code, module = frame.f_code, str(frame.f_globals.get("__name__")).partition(".")[0]
         if module == "logging" or (module == "sqlalchemy" and not by_engine):
             return None
-        if code is span.code or is_application(code.co_filename):
+        if code is span.recorder.code or is_application(code.co_filename):
             return f"{code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -299,7 +300,7 @@ def _sent(peer: socket.socket | str, sent: bytes = b"") -> None:
     if (span := _current()) is None:
         return
     with suppress(OSError):
-        name = peer if isinstance(peer, str) else span.recorder.name(peer.getpeername())
+        name = peer if isinstance(peer, str) else span.recorder.peer(peer.getpeername())
         if name is not None:
             span.recorder.spoke(span, name, sent, _line(span, sys._getframe(2)))  # noqa: SLF001
 
@@ -313,27 +314,27 @@ def _sending(original: Any) -> Any:
     return send
 
 
+def _encrypting(original: Any) -> Any:
+    def send(self: Any, data: Any, *arguments: Any) -> Any:
+        if _span.get() is not None:
+            _sent(f"https://{self.server_hostname or 'a server'}", bytes(data))
+        return original(self, data, *arguments)
+
+    return send
+
+
 def _submitting(original: Any) -> Any:
     """A function that is handed to a pool belongs to the context that hands it over."""
 
     def submit(self: Any, function: Any, /, *arguments: Any, **options: Any) -> Any:
         if _span.get() is None:
             return original(self, function, *arguments, **options)
-        return original(self, _context().run, _profiled, function, *arguments, **options)
+        return original(self, _context().run, function, *arguments, **options)
 
     return submit
 
 
-def _profiled(function: Any, *arguments: Any, **options: Any) -> Any:
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        return function(*arguments, **options)
-    finally:
-        sys.setprofile(before)
-
-
-def _context() -> Any:
+def _context() -> Context:
     """A copy of this context. What an engine or a log starts for itself is not recorded in it."""
     context, span = copy_context(), _current()
     if span is not None and _line(span, sys._getframe(2)) is None:  # noqa: SLF001
@@ -365,41 +366,30 @@ def _heard_statement(connection: Connection, _: Any, statement: str, *__: Any) -
 def profile(frame: FrameType, kind: str, argument: Any) -> None:
     """Hear of calls: for `sys.setprofile`, in each thread in which handlers run."""
     code = frame.f_code
-    if kind == "c_return":
-        return
     if kind == "c_call":
-        if getattr(argument, "__name__", "") in ("send", "sendall") and code.co_filename != __file__:
-            sender = argument.__self__
-            if isinstance(sender, socket.socket):
-                _sent(sender)
+        sender = getattr(argument, "__self__", None)
+        if (
+            isinstance(sender, socket.socket)
+            and argument.__name__ in ("send", "sendall")
+            and code.co_filename != __file__
+        ):
+            _sent(sender)
     elif kind == "call":
         if code.co_filename.startswith(_EFFECTS):
             _exempt.set(True)
             if (span := _span.get()) is not None:
                 span.recorder.acted = True
-        elif code.co_name in ("write", "send", "sendall", "connect", "start") and _current() is not None:
-            _heard_call(frame, str(frame.f_globals.get("__name__")))
+        elif code.co_name == "start" and frame.f_globals.get("__name__") == "threading":
+            if (span := _current()) is not None:
+                _heard_thread(span.recorder, frame.f_locals.get("self"))
+        elif code.co_name == "connect" and (span := _current()) is not None:
+            module = str(frame.f_globals.get("__name__")).partition(".")[0]
+            if hasattr(sys.modules.get(module), "paramstyle") and (line := _line(span, frame.f_back)) is not None:
+                span.recorder.add(span, STATEMENT, f"{module}.connect", line)
     elif kind == "return" and code.co_filename.startswith(_EFFECTS):
         caller = frame.f_back
         if caller is not None and not caller.f_code.co_filename.startswith((_EFFECTS, _SQL)):
             _exempt.set(False)
-
-
-def _heard_call(frame: FrameType, module: str) -> None:
-    span, caller = _current(), frame.f_back
-    if span is None or caller is None:
-        return
-    if module == "threading" and frame.f_code.co_name == "start":
-        _heard_thread(span.recorder, frame.f_locals.get("self"))
-    elif module == "ssl" and frame.f_code.co_name != "connect" and caller.f_globals.get("__name__") != "ssl":
-        sender, data = frame.f_locals.get("self"), frame.f_locals.get("data")
-        if isinstance(data, bytes | bytearray | memoryview):
-            peer = f"https://{getattr(sender, 'server_hostname', None) or 'a server'}"
-            span.recorder.spoke(span, peer, bytes(data), _line(span, caller))
-    elif frame.f_code.co_name == "connect" and hasattr(sys.modules.get(module.partition(".")[0]), "paramstyle"):
-        line = _line(span, caller)
-        if line is not None:
-            span.recorder.add(span, STATEMENT, f"{module.partition('.')[0]}.connect", line)
 
 
 @cache
@@ -418,21 +408,24 @@ def _heard(name: str, arguments: tuple[Any, ...]) -> None:
     recorder, line = span.recorder, _line(span, sys._getframe(1))  # noqa: SLF001
     if name == "socket.bind":
         recorder.bound.append(arguments[0])
-    elif name in ("socket.connect", *_SENDS):
-        address = arguments[1] or arguments[0].getpeername()
-        if isinstance(address, tuple) and any(
-            own.fileno() >= 0 and own.getsockname() == address for own in recorder.bound
-        ):  # a pair of its own
-            recorder.own_peers.add(f"{address[0]}:{address[1]}")
-        if (peer := recorder.name(address, connects=name == "socket.connect")) is not None:
-            recorder.spoke(span, peer, b"", line)
+    elif name in _SENDS:
+        with suppress(OSError):
+            address = arguments[1] or arguments[0].getpeername()
+            if recorder.is_own(address):
+                return
+            if (peer := recorder.peer(address, connects=name == "socket.connect")) is not None:
+                recorder.spoke(span, peer, b"", line)
     elif name == "socket.getaddrinfo":
         if arguments[0] and arguments[1]:
             recorder.spoke(span, recorder.looked_up(*map(_readable, arguments[:2])), b"", line)
     elif line is None:
         return
     elif name in _PROGRAMS:
-        _heard_program(span, name, arguments, line)
+        words = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], list | tuple) else arguments[:1]
+        command = " ".join(map(_readable, words)) or "a fork"
+        recorder.add(span, PROGRAM, command, line)
+        if name == "os.exec" and os.getpid() == recorder.process:
+            raise RuntimeError(f"the handler replaces its own process, which is the test's, by the program {command!r}")
     elif name == "sqlite3.connect":
         if _readable(arguments[0]) not in ("", ":memory:"):
             recorder.add(span, STATEMENT, f"sqlite3.connect {_readable(arguments[0])}", line)
@@ -454,15 +447,6 @@ def _heard_thread(recorder: Recorder, thread: Any) -> None:
         thread.run = partial(_context().run, thread.run)  # type: ignore[method-assign]
 
 
-def _heard_program(span: _Span, name: str, arguments: tuple[Any, ...], line: str) -> None:
-    """Record a program, and refuse one that would replace the test's own process."""
-    words = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], list | tuple) else arguments[:1]
-    command = " ".join(map(_readable, words)) or "a fork"
-    span.recorder.add(span, PROGRAM, command, line)
-    if name == "os.exec" and os.getpid() == span.recorder.process:
-        raise RuntimeError(f"the handler replaces its own process, which is the test's, by the program {command!r}")
-
-
 def _readable(value: object) -> str:
     return os.fsdecode(value) if isinstance(value, str | bytes | os.PathLike) else str(value)
 
@@ -470,14 +454,12 @@ def _readable(value: object) -> str:
 def _written(name: str, arguments: tuple[Any, ...]) -> Iterator[str]:
     """The absolute paths that are about to change; not those of the system and of compiled modules."""
     if name == "open":
-        path, mode, flags = arguments
-        writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & _WRITES
-        places: Collection[Any] = (path,) if writes else ()
-    else:
-        places = [arguments[index] for index in _PATHS[name]]
-    for place in places:
+        _, mode, flags = arguments
+        if not (any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & _WRITES):
+            return
+    for place in (arguments[index] for index in _PATHS[name]):
         with suppress(OSError):
-            relative = f"/proc/self/fd/{place}" if isinstance(place, int) else _readable(place)
-            path = str(Path(relative).readlink() if isinstance(place, int) else Path.cwd() / relative)
+            relative = Path(f"/proc/self/fd/{place}").readlink() if isinstance(place, int) else _readable(place)
+            path = str(Path.cwd() / relative)
             if not path.startswith(NOT_FILES) and "__pycache__" not in path:
                 yield str(Path(path).resolve()) if name == "open" else path  # a link's target is what changes

@@ -7,55 +7,51 @@ own, with an `AsyncSession`. Both are run by `inbox.run_once`, as in a consumer.
 import asyncio
 import linecache
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import wraps
+from inspect import unwrap
 from pathlib import Path
 from threading import Thread
 from types import FrameType
 from typing import Any, Self
 
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import inbox, tables
+from outboxkit import ids, inbox, tables
 from outboxkit.database.sqlalchemy_asyncio import await_
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import Message
+from outboxkit.runtime.threads.pool import frame_of
 from outboxkit.statements.dialects import is_server
-from outboxkit.testing.database import Contents, TrialDatabase
+from outboxkit.testing.database import SEQUENCES, Contents, TrialDatabase
+from outboxkit.testing.differences import Changes, changes
+from outboxkit.testing.memory import Memory
+from outboxkit.testing.messages import message_of
 from outboxkit.testing.outside import Recorder, is_application, profile
 
+ATTEMPTS = 5
+PATIENCE = 60.0
+"""Seconds after which a delivery that does not end is given up."""
 LEFT_BEHIND_SECONDS = 2.0
 """Tasks and threads that a handler left behind get so much time to have their effects."""
 READING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK TO")
-FAILING = {
-    True: "DO 'BEGIN RAISE EXCEPTION ''outboxkit.testing lets this statement fail'' USING ERRCODE = 40001; END'",
-    False: "SELECT outboxkit_testing_lets_this_statement_fail",
-}
-"""Statements that fail: on a server with a serialization failure, as real ones do."""
 
 
 class Ending(StrEnum):
     """The end of a delivery's transaction."""
 
     COMMIT = "commit"
-    ROLLBACK = "rollback"
-    KILLED = "its connection is killed before the commit"
-    CRASH = "its process ends between the commit and all that follows it"
-
-
-class InjectedFailure(Exception):
-    """Raised instead of a statement."""
-
-
-class Crashed(BaseException):
-    """Raised right after a commit, so that nothing of the process follows it."""
+    ROLLBACK = "a rollback"
+    KILLED = "a connection lost before the commit"
 
 
 @dataclass(eq=False)
@@ -66,18 +62,18 @@ class Trial:
         message: the message.
         ending: the end of its transaction.
         batch: further messages that are handled in its transaction.
-        pause: the statement of the handler before which it waits for `release`, from 1; 0: none. The number after the
+        pause: the statement of the handler before which it waits for `released`, from 1; 0: none. The number after the
             last one is the commit.
         failure: the statement that fails; 0: none.
-        fails_in_python: whether it fails before the database gets it, so that the transaction goes on.
-        cancelled: the statement after which the next await of the handler is cancelled; 0: its first await.
+        cancelled: the suspension of the handler at which it is cancelled, from 1; 0: none.
         stale: rows that it reads until its first write or lock, instead of those that are there.
         statements: the number of statements of the handler.
         reads: the numbers of those that only read.
+        suspensions: the number of times that the handler has awaited something that was not there yet.
         outcome: the outcome, if it came that far.
         error: the error that ended it.
         failed_statement: the statement that was made to fail.
-        left: descriptions of the tasks that the handler left behind.
+        left: descriptions of the tasks, timers and threads that the handler left behind.
     """
 
     message: Message
@@ -85,82 +81,58 @@ class Trial:
     batch: Sequence[Message] = ()
     pause: int = 0
     failure: int = 0
-    fails_in_python: bool = False
-    cancelled: int | None = None
+    cancelled: int = 0
     stale: Contents | None = None
     statements: int = 0
     reads: list[int] = field(default_factory=list)
+    suspensions: int = 0
     outcome: Outcome | None = None
     error: BaseException | None = None
     failed_statement: str | None = None
     left: list[str] = field(default_factory=list)
     backend: int | None = None
     run_by: Any = None
-    is_ending: bool = False
     paused: "Future[None]" = field(default_factory=Future)
     released: "Future[None]" = field(default_factory=Future)
     ended: "Future[None]" = field(default_factory=Future)
 
-    def release(self) -> None:
-        """Let it go on after its pause."""
-        if not self.released.done():
-            self.released.set_result(None)
 
+class _Statements:
+    """The statements of a handler: counted, paused before one of them, or made to fail."""
 
-class Statements:
-    """The statements of a handler: counted, paused before one of them, made to fail, or followed by a cancellation."""
-
-    def __init__(self, delivery: Trial, connection: Connection, stale: list[str]) -> None:
-        self._delivery = delivery
+    def __init__(self, trial: Trial, connection: Connection, stale: list[str]) -> None:
+        self._trial = trial
         self._connection = connection
-        self._failing = FAILING[is_server(connection.dialect.name)]
         self._stale = stale
         self._is_first = True
-        self._is_running = True
-        self.count = 0
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Count the statements of the block; the first one is the inbox's."""
-        listeners: dict[str, Any] = {
-            "before_execute": self._before_locking,
-            "before_cursor_execute": self._before,
-            "after_cursor_execute": self._after,
-        }
-        for name, listener in listeners.items():
-            event.listen(self._connection, name, listener, **({"retval": True} if listener == self._before else {}))
+        listeners = (("before_execute", self._before_locking), ("before_cursor_execute", self._before))
+        for name, listener in listeners:
+            event.listen(self._connection, name, listener)
         try:
             yield
         finally:
-            self._is_running = False
-            for name, listener in listeners.items():
+            for name, listener in listeners:
                 event.remove(self._connection, name, listener)
 
-    def _before(self, *arguments: Any) -> tuple[str, Any]:
-        _, _, statement, parameters, context, _ = arguments
+    def _before(self, *arguments: Any) -> None:
+        trial, statement, parameters = self._trial, arguments[2], arguments[3]
         if self._is_first:
-            return statement, parameters
-        if not statement.lstrip().upper().startswith(READING):
+            self._is_first = False
+            return
+        text = statement.lstrip().upper()
+        if not text.startswith(READING):
             self.end_stale()
-        self.count += 1
-        if statement.lstrip().upper().startswith("SELECT"):
-            self._delivery.reads.append(self.count)
-        self.pause_before(self.count)
-        if self.count == self._delivery.failure:
-            self._delivery.failed_statement = statement
-            if self._delivery.fails_in_python:
-                raise InjectedFailure("outboxkit.testing lets this statement fail")
-            return self._failing, [()] if context.executemany else ()
-        return statement, parameters
-
-    def _after(self, *_: Any) -> None:
-        self._is_first = False
-        if self._delivery.cancelled and self._delivery.cancelled == self.count and self._connection.dialect.is_async:
-            asyncio.get_running_loop().call_soon(self._cancel, asyncio.current_task())
-
-    def _cancel(self, task: "asyncio.Task[Any] | None") -> None:
-        if self._is_running and task is not None:
-            task.cancel("outboxkit.testing cancels the handler")
+        trial.statements += 1
+        if text.startswith("SELECT"):
+            trial.reads.append(trial.statements)
+        self.pause_before(trial.statements)
+        if trial.statements == trial.failure:
+            trial.failed_statement = statement
+            raise OperationalError(statement, parameters, Exception("outboxkit.testing lets this statement fail"))
 
     def _before_locking(self, _: Any, statement: Any, *__: Any) -> None:
         if getattr(statement, "_for_update_arg", None) is not None:
@@ -169,178 +141,225 @@ class Statements:
     def end_stale(self) -> None:
         """Drop the stale copies of tables, so that it reads the current rows from now on."""
         tables, self._stale = self._stale, []
-        if tables:
-            cursor = self._connection.connection.cursor()
-            for name in tables:
-                cursor.execute(f"DROP TABLE temp.{name}")
-            cursor.close()
+        for name in tables:
+            self._connection.connection.cursor().execute(f"DROP TABLE temp.{name}")
 
     def pause_before(self, number: int) -> None:
         """Wait here, if the delivery is to."""
-        delivery = self._delivery
-        if number != delivery.pause or delivery.paused.done():
+        trial = self._trial
+        if number != trial.pause or trial.paused.done():
             return
-        delivery.paused.set_result(None)
+        trial.paused.set_result(None)
         if self._connection.dialect.is_async:
-            await_(asyncio.wrap_future(delivery.released))
+            await_(asyncio.wrap_future(trial.released))
         else:
-            delivery.released.result()
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that knows the timers which its application has set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._timers: list[tuple[str, asyncio.TimerHandle]] = []
-
-    def call_at(self, when: float, callback: Any, *arguments: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        """Set a timer."""
-        handle = super().call_at(when, callback, *arguments, context=context)
-        code = getattr(getattr(callback, "func", callback), "__code__", None)
-        if code is not None and is_application(code.co_filename):
-            self._timers.append((code.co_qualname, handle))
-        return handle
-
-    def timers(self) -> list[str]:
-        """The functions that such timers will still call."""
-        return [name for name, handle in self._timers if not handle.cancelled() and handle.when() > self.time()]
+            trial.released.result()
 
 
 class Trials:
-    """Runs deliveries on a database of a test. It is a context manager.
+    """A handler, and deliveries to it that begin with the same rows. It is a context manager, and puts the rows back.
 
     Args:
-        database: for the transactions.
-        recorder: hears of what the handler does outside them.
+        database: for the transactions. No other process uses it meanwhile.
+        handler: the handler that is tried.
+        event: its event.
+        ignore: patterns of tables, columns and variables that are not compared.
+        outside: patterns of what the handler may do outside of its session.
+        watch: returns a value that is compared with the variables.
         patience: seconds after which a delivery that does not end is given up.
 
     Attributes:
         title: the trial that is under way.
+        start: the rows at the beginning.
+        recorder: what the handler does outside of its session.
+        others: further events for the handler.
+        single: one delivery; its statements are counted.
+        expected: the changes by one delivery.
+        varied: the columns whose values differ between two single deliveries.
+        has_effects: whether one delivery changes anything, or acts outside.
+        has_sequences: whether sequences are compared. They go on after a rollback, too, so that their numbers mean
+            nothing if they are in rows.
     """
 
-    def __init__(self, database: TrialDatabase, recorder: Recorder, patience: float) -> None:
-        self._database = database
-        self._recorder = recorder
-        self._patience = patience
-        self._loop: _Loop | None = None
+    single: Trial
+
+    def __init__(
+        self,
+        database: TrialDatabase,
+        handler: Handler,
+        event: object,
+        *,
+        ignore: Collection[str] = (),
+        outside: Collection[str] = (),
+        watch: Callable[[], object] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        allowed = (outside,) if isinstance(outside, str) else outside
+        self.database, self.handler = database, handler
+        self.start = database.save()
+        self.recorder = Recorder(getattr(unwrap(handler.function), "__code__", None), allowed)
+        self._event, self._watch, self._patience = event, watch, patience
+        self._ignore = (ignore,) if isinstance(ignore, str) else ignore
+        self._memory = Memory(handler.function)
+        self._before = database.state()
+        self._loop: asyncio.SelectorEventLoop | None = None
         self._loop_thread: Thread | None = None
         self._engine: Any = None
         self._async_engine: Any = None
         self._hangs = False
-        self.title = "a single delivery"
+        self.title = "an order of events"
+        self.others: Collection[object] = ()
+        self.expected: Changes = {}
+        self.varied: dict[str, set[str]] = {}
+        self.has_sequences = False
+        self.has_effects = False
 
     def __enter__(self) -> Self:
+        self.recorder.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._loop is not None and self._loop_thread is not None and not self._hangs:
-            asyncio.run_coroutine_threadsafe(self._async_engine.dispose(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop_thread.join()
-        if self._engine is not None:
-            self._engine.dispose()
+        try:
+            if self._loop is not None and self._loop_thread is not None and not self._hangs:
+                asyncio.run_coroutine_threadsafe(self._async_engine.dispose(), self._loop).result()
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop_thread.join()
+            if self._engine is not None:
+                self._engine.dispose()
+            self.reset()
+        finally:
+            self.recorder.__exit__()
 
-    def run(self, delivery: Trial, handler: Handler) -> Trial:
-        """Run a delivery to its end."""
-        return self.wait(self.start(delivery, handler), handler)
+    def reset(self) -> None:
+        """Go back to the rows of the start."""
+        self.database.restore(self.start)
 
-    def start(self, delivery: Trial, handler: Handler) -> Trial:
+    def message(self, event: object | None = None) -> Message:
+        """A new message with the event."""
+        content = self._event if event is None else event
+        return replace(content, id=ids.new()) if isinstance(content, Message) else message_of(content)
+
+    def changes(self, *, all_of_them: bool = False) -> Changes:
+        """The changes since the start: those that are compared, or all of them."""
+        result = changes(self._before, self.database.state(), () if all_of_them else self._ignore)
+        if not all_of_them and not self.has_sequences:
+            result.pop(SEQUENCES, None)
+        return result
+
+    def look_for_sequences(self) -> None:
+        """Compare sequences from now on, if nothing else has changed."""
+        self.has_sequences = True
+        self.has_sequences = self.changes().keys() == {SEQUENCES}
+
+    def remembered(self) -> dict[str, str]:
+        """The variables that the handler reaches, and what is watched; files that it keeps open are written."""
+        for file in self._memory.open_files():
+            with suppress(OSError, ValueError):  # a disk that is full, or a file that another thread closes
+                file.flush()
+                if isinstance(path := getattr(file, "name", None), str) and Path(path).is_file():
+                    self.recorder.note(str(Path(path).resolve()))
+        values = self._memory.state() | ({"what is watched": repr(self._watch())} if self._watch else {})
+        return {name: values[name] for name in values if not any(fnmatchcase(name, each) for each in self._ignore)}
+
+    def settle(self, message: Message) -> Trial:
+        """Deliver a message until no error ends it, as a consumer does; in vain after some attempts."""
+        for _ in range(ATTEMPTS - 1):
+            if (trial := self.deliver(message)).error is None:
+                return trial
+        return self.deliver(message)
+
+    def deliver(
+        self, message: Message, ending: Ending = Ending.COMMIT, *, handler: Handler | None = None, **options: Any
+    ) -> Trial:
+        """Deliver a message, to the end."""
+        return self.wait(self.begin(message, ending, handler=handler, **options))
+
+    def begin(
+        self, message: Message, ending: Ending = Ending.COMMIT, *, handler: Handler | None = None, **options: Any
+    ) -> Trial:
         """Begin a delivery, and return at once."""
+        trial, handler = Trial(message, ending, **options), handler or self.handler
         if handler.is_async:
             if self._loop is None:
-                self._async_engine = self._database.async_engine()
-                self._loop = _Loop()
+                self._async_engine = self.database.async_engine()
+                self._loop = asyncio.SelectorEventLoop()
                 self._loop_thread = Thread(target=_run_loop, args=(self._loop,), name="outboxkit-trials", daemon=True)
                 self._loop_thread.start()
-            asyncio.run_coroutine_threadsafe(self._run_async(delivery, handler), self._loop)
+            asyncio.run_coroutine_threadsafe(self._run_async(trial, handler), self._loop)
         else:
             if self._engine is None:
-                self._engine = self._database.sync_engine()
-            work = (self._run_plain, delivery, handler)
-            delivery.run_by = Thread(target=copy_context().run, args=work, name="outboxkit-trial", daemon=True)
-            delivery.run_by.start()
-        return delivery
+                self._engine = self.database.sync_engine()
+            work = (self._run_plain, trial, handler)
+            trial.run_by = Thread(target=copy_context().run, args=work, name="outboxkit-trial", daemon=True)
+            trial.run_by.start()
+        return trial
 
-    def wait(self, delivery: Trial, handler: Handler) -> Trial:
+    def wait(self, trial: Trial) -> Trial:
         """Wait for the end of a delivery.
 
         Raises:
             AssertionError: it does not end. The text has the trial, and the line at which the handler is.
         """
         try:
-            delivery.ended.result(self._patience)
+            trial.ended.result(self._patience)
         except TimeoutError:
             self._hangs = True
-            waits = "; it waits for a lock of the database" if self._database.is_waiting(delivery.backend) else ""
-            place = self._place(delivery, handler)
-            delivery.release()
-            self._database.kill(delivery.backend)
+            waits = "; it waits for a lock of the database" if self.database.is_waiting(trial.backend) else ""
+            place = self._place(trial)
+            if not trial.released.done():
+                trial.released.set_result(None)
+            self.database.kill(trial.backend)
             raise AssertionError(
-                f"handler {handler.name!r} did not end within {self._patience:g} s in the trial {self.title!r}. "
+                f"handler {self.handler.name!r} did not end within {self._patience:g} s in the trial {self.title!r}. "
                 f"It is at {place}{waits}. Raise patience= if it needs longer"
             ) from None
-        return delivery
+        return trial
 
-    def wait_for_pause(self, delivery: Trial) -> bool:
-        """Wait until a delivery is at its pause; False if it ended before, or waits for a lock."""
-        return self._wait_until(delivery, delivery.paused)
-
-    def wait_for_end_or_lock(self, delivery: Trial) -> bool:
-        """Wait until a delivery has ended; False if it waits for a lock."""
-        return self._wait_until(delivery, delivery.ended)
-
-    def _wait_until(self, delivery: Trial, reached: "Future[None]") -> bool:
+    def wait_for(self, trial: Trial, reached: "Future[None]") -> None:
+        """Wait until a delivery is at its pause or its end; or waits for a lock."""
         for _ in range(round(self._patience / 0.005)):
             with suppress(TimeoutError):
                 reached.result(0.005)
-            if reached.done() or delivery.ended.done():
-                return reached.done()
-            if self._database.is_waiting(delivery.backend):
-                return False
-        return False
+            if reached.done() or trial.ended.done() or self.database.is_waiting(trial.backend):
+                return
 
-    def _place(self, delivery: Trial, handler: Handler) -> str:
+    def _place(self, trial: Trial) -> str:
         """The line of the handler's file at which a delivery is, or the innermost one."""
-        frames: list[FrameType] = []
-        task = delivery.run_by
-        while isinstance(task, asyncio.Task):
-            awaited: Any = task.get_coro()
-            while (frame := getattr(awaited, "cr_frame", None)) is not None:
-                frames.append(frame)
-                awaited = awaited.cr_await
-            task = getattr(task, "_fut_waiter", None)  # the handler's own task
-        thread = self._loop_thread if isinstance(delivery.run_by, asyncio.Task) else delivery.run_by
-        inner = sys._current_frames().get(thread.ident or 0) if thread is not None else None  # noqa: SLF001
+        is_task = isinstance(trial.run_by, asyncio.Task)
+        thread = self._loop_thread if is_task else trial.run_by
         stack: list[FrameType] = []
+        inner = frame_of(thread.ident or 0) if thread is not None else None
         while inner is not None:
             stack.insert(0, inner)
             inner = inner.f_back
-        frames = [*frames, *stack] if not isinstance(delivery.run_by, asyncio.Task) else [*stack, *frames]
-        own = handler.function.__code__.co_filename
-        place = next((each for each in reversed(frames) if each.f_code.co_filename == own), frames[-1])
+        awaited: Any = trial.run_by.get_coro() if is_task else None
+        while (frame := getattr(awaited, "cr_frame", None)) is not None:
+            stack.append(frame)
+            awaited = awaited.cr_await
+        own = self.handler.function.__code__.co_filename
+        place = next((each for each in reversed(stack) if each.f_code.co_filename == own), stack[-1])
         file, number = place.f_code.co_filename, place.f_lineno
         return f"{Path(file).name}:{number}: {linecache.getline(file, number).strip()}"
 
-    def _run_plain(self, delivery: Trial, handler: Handler) -> None:
+    def _run_plain(self, trial: Trial, handler: Handler) -> None:
         sys.setprofile(profile)
         try:
             with Session(self._engine, expire_on_commit=False) as session:
-                self._work(session, delivery, handler)
+                self._work(session, trial, handler)
         except BaseException as error:  # noqa: BLE001 - the delivery tells
-            delivery.error = delivery.error or error
+            trial.error = trial.error or error
         finally:
             sys.setprofile(None)
             self._join_threads()
-            delivery.ended.set_result(None)
+            trial.ended.set_result(None)
 
-    async def _run_async(self, delivery: Trial, handler: Handler) -> None:
-        delivery.run_by, before = asyncio.current_task(), asyncio.all_tasks()
+    async def _run_async(self, trial: Trial, handler: Handler) -> None:
+        trial.run_by, before = asyncio.current_task(), asyncio.all_tasks()
         try:
             async with AsyncSession(self._async_engine, expire_on_commit=False) as session:
-                await session.run_sync(self._work, delivery, handler)
+                await session.run_sync(self._work, trial, handler)
         except BaseException as error:  # noqa: BLE001 - the delivery tells
-            delivery.error = delivery.error or error
+            trial.error = trial.error or error
         finally:
             left = {task for task in asyncio.all_tasks() - before if _is_handlers(task)}
             if left:
@@ -348,82 +367,97 @@ class Trials:
             for task in left:
                 task.cancel()
             await asyncio.to_thread(self._join_threads)
-            delivery.ended.set_result(None)
+            trial.ended.set_result(None)
 
     def _join_threads(self) -> None:
-        for thread in self._recorder.running():
+        for thread in self.recorder.running():
             thread.join(LEFT_BEHIND_SECONDS)
 
-    def _work(self, session: Session, delivery: Trial, handler: Handler) -> None:
+    def _work(self, session: Session, trial: Trial, handler: Handler) -> None:
         """The delivery in its transaction."""
         session.begin()
         connection = session.connection(bind_arguments={"clause": tables.inbox})
-        delivery.backend = self._database.backend(connection)
-        before = _running_tasks(connection)
-        stale = self._database.shadow(connection, delivery.stale) if delivery.stale is not None else []
-        statements = Statements(delivery, connection, stale)
-        event.listen(session, "after_commit", lambda _: self._crash(delivery))
+        trial.backend = self.database.backend(connection)
+        before = _running(connection)
+        stale = self.database.shadow(connection, trial.stale) if trial.stale is not None else []
+        statements = _Statements(trial, connection, stale)
         try:
-            with self._recorder.recording(connection, delivery.message.id), statements.watched():
-                delivery.outcome = _handle(session, delivery, handler)
-                delivery.left = self._left_behind(connection, before)
-            delivery.statements = statements.count
+            # A call that is cut off by a cancellation is no effect of the handler's own.
+            recording = nullcontext() if trial.cancelled else self.recorder.recording(connection, trial.message.id)
+            with recording, statements.watched():
+                trial.outcome = _handle(session, trial, handler)
+                trial.left = [each for each in _running(connection) if each not in before]
+                trial.left += [f"the thread {thread.name}" for thread in self.recorder.running()]
             statements.end_stale()
-            statements.pause_before(statements.count + 1)
-            delivery.is_ending = True
-            with self._recorder.recording(connection, delivery.message.id, after_commit=True):
-                self._end(session, delivery)
-        except Crashed:
-            session.invalidate()
+            statements.pause_before(trial.statements + 1)
+            with self.recorder.recording(connection, trial.message.id, after_commit=True):
+                match trial.ending:
+                    case Ending.COMMIT:
+                        session.commit()
+                    case Ending.ROLLBACK:
+                        session.rollback()
+                    case Ending.KILLED:
+                        self.database.kill(trial.backend)
+                        session.invalidate()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a consumer survives it, too
-            delivery.error = error
+            trial.error = error
             with suppress(Exception):
                 session.rollback()
 
-    def _end(self, session: Session, delivery: Trial) -> None:
-        match delivery.ending:
-            case Ending.COMMIT | Ending.CRASH:
-                session.commit()
-            case Ending.ROLLBACK:
-                session.rollback()
-            case Ending.KILLED:
-                self._database.kill(delivery.backend)
-                session.invalidate()
 
-    def _crash(self, delivery: Trial) -> None:
-        if delivery.ending is Ending.CRASH and delivery.is_ending:  # a savepoint's end calls it, too
-            raise Crashed
-
-    def _left_behind(self, connection: Connection, before: set["asyncio.Task[Any]"]) -> list[str]:
-        tasks = [task for task in _running_tasks(connection) - before if _is_handlers(task)]
-        left = [f"the task {_name(task)}" for task in tasks]
-        left += (
-            [f"the timer of {name}" for name in self._loop.timers()]
-            if connection.dialect.is_async and self._loop
-            else []
-        )
-        return left + [f"the thread {thread.name}" for thread in self._recorder.running()]
-
-
-def _handle(session: Session, delivery: Trial, handler: Handler) -> inbox.Outcome:
-    if delivery.cancelled == 0:
-        handler = replace(handler, function=_cancelling(handler.function))
-    if not delivery.batch:
-        return inbox.run_once(session, delivery.message, handler)
-    entries = [inbox.Entry.of(message, handler) for message in (delivery.message, *delivery.batch)]
+def _handle(session: Session, trial: Trial, handler: Handler) -> inbox.Outcome:
+    if handler.is_async:
+        is_file = not is_server(session.get_bind().dialect.name)
+        handler = replace(handler, function=_suspending(handler.function, trial, between_statements=is_file))
+    if not trial.batch:
+        return inbox.run_once(session, trial.message, handler)
+    entries = [inbox.Entry.of(message, handler) for message in (trial.message, *trial.batch)]
     return inbox.run_batch(session, entries)[0]
 
 
-def _cancelling(function: Any) -> Any:
-    """The handler's function, whose first await is cancelled."""
+def _suspending(function: Any, trial: Trial, *, between_statements: bool) -> Any:
+    """The handler's function, whose suspensions are counted; at one of them its task is cancelled.
+
+    A file stays locked if a statement is cancelled, so that only those between statements count there.
+    """
 
     @wraps(function)
     async def run(*arguments: Any, **options: Any) -> Any:
-        if (task := asyncio.current_task()) is not None:
-            asyncio.get_running_loop().call_soon(task.cancel)
-        return await function(*arguments, **options)
+        return await _Suspensions(function(*arguments, **options), trial, between_statements)
 
     return run
+
+
+class _Suspensions:
+    """A coroutine as an awaitable, which passes on what it awaits."""
+
+    def __init__(self, coroutine: Any, trial: Trial, between_statements: bool) -> None:  # noqa: FBT001
+        self._coroutine, self._trial, self._between = coroutine, trial, between_statements
+        self._task: Any = asyncio.current_task()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        resume, value = self._coroutine.send, None
+        while True:
+            try:
+                future = resume(value)
+            except StopIteration as end:
+                return end.value
+            counts = not (self._between and self._is_in_statement())
+            self._trial.suspensions += counts
+            if counts and self._trial.suspensions == self._trial.cancelled:
+                self._task.cancel("outboxkit.testing cancels the handler")
+            try:
+                resume, value = self._coroutine.send, (yield future)
+            except BaseException as error:  # noqa: BLE001 - it is the coroutine's
+                resume, value = self._coroutine.throw, error
+
+    def _is_in_statement(self) -> bool:
+        awaited = self._coroutine
+        while (frame := getattr(awaited, "cr_frame", None)) is not None:
+            if frame.f_globals.get("__name__", "").startswith("sqlalchemy."):
+                return True
+            awaited = awaited.cr_await
+        return False
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -435,8 +469,16 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _running_tasks(connection: Connection) -> set["asyncio.Task[Any]"]:
-    return asyncio.all_tasks() if connection.dialect.is_async else set()
+def _running(connection: Connection) -> list[str]:
+    """The tasks of an application, and the timers that it has set, of the running event loop."""
+    if not connection.dialect.is_async:
+        return []
+    found = [f"the task {_name(task)}" for task in asyncio.all_tasks() if _is_handlers(task)]
+    for timer in getattr(asyncio.get_running_loop(), "_scheduled", ()):
+        code = getattr(getattr(timer._callback, "func", timer._callback), "__code__", None)  # noqa: SLF001
+        if code is not None and is_application(code.co_filename) and not timer.cancelled():
+            found.append(f"the timer of {code.co_qualname}")
+    return found
 
 
 def _is_handlers(task: "asyncio.Task[Any]") -> bool:

@@ -12,12 +12,13 @@ import pika
 import psycopg
 import psycopg2
 from sqlalchemy import Engine, text, update
+from sqlalchemy import event as listening
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, inbox_handler
-from tests.integration.kit import kit_counters
+from tests.integration.kit import kit_counters, kit_outside
 from tests.integration.kit.kit_handlers import Customer, Invoice, Ordered, Receipt, add_receipt
 
 ELSEWHERE: Any = None
@@ -132,6 +133,27 @@ def wrong_environment(session: Session, event: Ordered) -> None:
 def wrong_temporary_table(session: Session, event: Ordered) -> None:
     session.execute(text("CREATE TEMP TABLE basket (n integer)"))
     add_receipt(session, event)
+
+
+@inbox_handler("wrong.MailAfterRollback")
+def wrong_mail_after_rollback(session: Session, event: Ordered) -> None:
+    session.execute(update(Customer).values(orders=Customer.orders + 1))
+    listening.listen(session, "after_rollback", lambda _: kit_outside.send_mail("ops@example.com"), once=True)
+
+
+@inbox_handler("wrong.UndoneByHand")
+def undone_by_hand(session: Session, event: Ordered) -> None:
+    """A test allows its statements by `outside`: it undoes them itself, if its transaction is rolled back."""
+    session.add(Invoice(order_id=event.order_id))
+    bind = session.get_bind()
+
+    def act(statement: str) -> None:
+        with bind.connect() as connection, connection.begin():
+            connection.execute(text(statement), {"order": event.order_id})
+
+    act("INSERT INTO receipts (order_id, total) VALUES (:order, 1)")
+    undo = "DELETE FROM receipts WHERE order_id = :order"
+    listening.listen(session, "after_rollback", lambda _: act(undo), once=True)
 
 
 @inbox_handler("wrong.Hangs")

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import ConfigurationError, inbox_handler
-from outboxkit.testing import assert_effects_once
+from outboxkit.testing import assert_effects_once, once
 from tests.integration.kit import kit_handlers, kit_memory, kit_more, kit_outside
 from tests.integration.kit.kit_handlers import ORDERED, Account, Customer, Ordered, Tables
 from tests.integration.kit.kit_world import local, mail, web
@@ -28,7 +28,7 @@ NOT_THE_SAME = "two single deliveries from the same rows do not do the same"
 REMEMBERS, FILES = "a retry counts or remembers again in variables", "a retry changes files again"
 ANOTHER, SPEAKS = "it changes a database by another session or connection", "it speaks with another service"
 REQUEST = "it sends a request without a key that is the same at each attempt"
-SECOND, AFTER = "a second message of the same event fails, each time", "it acts after its commit"
+SECOND, AFTER = "a second message of the same event fails, each time", "it acts after the end of its transaction"
 CAUGHT = {
     AT_ONCE: "sum_by_hand sum_by_hand_async sum_in_sql upsert upsert_without_key next_number",
     SWALLOWED: "swallow swallow_async swallow_plain",
@@ -38,7 +38,7 @@ CAUGHT = {
     ENDED: "commit rollback commit_of_connection",
     IN_A_BATCH: "expunge_in_batch done_in_batch",
     NOT_THE_SAME: "seen folder_removed temporary_table",
-    f"{NOT_THE_SAME}|delivered twice": "chance",
+    f"{NOT_THE_SAME}|at once": "chance",
     "a rollback, then again": "seen_by_id",
     REMEMBERS: "totals global fake_mailer class_variable mocked_mailer default_argument number_in_memory object_inside "
     "own_attribute closure array queue queue_async counts_elsewhere environment",
@@ -53,7 +53,7 @@ CAUGHT = {
     "a message to exchange '', routing key 'kit-nowhere'": "broker",
     ANOTHER: "second_session second_engine other_database sqlite psycopg psycopg2",
     "it starts a program": "program system program_async program_spawned program_instead",
-    AFTER: "rows_after_commit after_commit",
+    AFTER: "rows_after_commit after_commit mail_after_rollback",
 }
 """The words of the trial that is for each wrong handler."""
 ON_A_FILE = {
@@ -129,6 +129,37 @@ def test_a_wrong_handler_is_caught(handler: Callable[..., Any], shop: Engine):
     if shop.dialect.name == "sqlite":
         words = ON_A_FILE.get(handler.__name__, words)
     assert re.search(words, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:handler 'wrong.Task' has changed nothing")
+@pytest.mark.parametrize("database", ["postgresql"])
+@pytest.mark.parametrize(
+    ("trial", "handler", "words"),
+    [
+        (once.single_deliveries, kit_memory.wrong_task, "it leaves the task later behind"),
+        (once.a_second_message, kit_handlers.wrong_caught_without_savepoint, SECOND),
+        (once.a_rollback, kit_more.wrong_mail_after_rollback, AFTER),
+        (once.a_lost_connection, kit_more.undone_by_hand, "what stays after a connection lost before the commit"),
+        (once.a_statement_fails, kit_handlers.wrong_swallow_plain, SWALLOWED),
+        (once.a_cancellation, kit_more.wrong_cancellation_swallowed, "it swallows a cancellation"),
+        (once.one_batch, kit_memory.wrong_done_in_batch, IN_A_BATCH),
+        (once.two_at_once, kit_handlers.wrong_sum_in_sql, AT_ONCE),
+    ],
+    ids=lambda value: getattr(value, "__name__", "it"),
+)
+def test_each_trial_has_a_wrong_handler_that_only_it_catches(
+    trial: Callable[..., Any], handler: Callable[..., Any], words: str, shop: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    def without_findings(trials: Any) -> Iterator[Any]:
+        list(trial(trials))
+        trials.recorder.effects.clear()
+        return iter(())
+
+    allowed = ["*: INSERT INTO receipts", "*: DELETE FROM receipts"]
+    with pytest.raises(AssertionError, match=words):
+        assert_effects_once(handler, ORDERED, engine=shop, outside=allowed)
+    monkeypatch.setattr(once, "TRIALS", [without_findings if each is trial else each for each in once.TRIALS])
+    assert_effects_once(handler, ORDERED, engine=shop, outside=allowed)
 
 
 @pytest.mark.parametrize(("database", "handler"), list(cases(RIGHT, by_day=3)))

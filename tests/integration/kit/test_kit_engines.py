@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
 
 import outboxkit.runtime.process
 from outboxkit import ConfigurationError, inbox_handler, outbox, tables
@@ -72,22 +72,12 @@ def test_all_is_as_it_was(shop: Engine):
     assert contents(shop) == before
 
 
-@by_day_on("sqlite")
-def test_sessions_lead_to_their_engine(shop: Engine):
-    factory = sessionmaker(shop)
-    with Session(shop) as session:
-        session.scalars(select(Customer)).all()
-        for source in (session, factory, scoped_session(factory)):
-            assert_effects_once(add, ORDERED, engine=source)
-
-
 @by_day_on("postgresql")
 async def test_an_async_engine_in_a_running_loop(shop: Engine, async_engine: AsyncEngine):
     async with AsyncSession(async_engine) as session:
         assert (await session.scalars(select(Customer.name))).all() == ["ann"]
         await session.rollback()
-        for source in (async_engine, session, async_sessionmaker(async_engine)):
-            assert_effects_once(add_async, ORDERED, engine=source)
+        assert_effects_once(add_async, ORDERED, engine=async_engine)
         assert_effects_once(add, ORDERED, engine=async_engine)
         with pytest.raises(AssertionError):
             assert_effects_once(wrong_sum_by_hand, ORDERED, engine=async_engine)
@@ -109,24 +99,8 @@ def test_a_database_in_memory_is_copied():
     engine.dispose()
 
 
-def test_a_session_with_unseen_changes_is_refused(shop: Engine):
-    with Session(shop) as session:
-        session.add(Customer(name="bob", orders=1))
-        with pytest.raises(ConfigurationError, match="commit it before"):
-            assert_effects_once(add, ORDERED, engine=session)
-        session.flush()
-        with pytest.raises(ConfigurationError, match="commit it before"):
-            assert_effects_once(add, ORDERED, engine=session)
-    with (
-        shop.connect() as connection,
-        Session(connection) as session,
-        pytest.raises(ConfigurationError, match="one connection"),
-    ):
-        assert_effects_once(add, ORDERED, engine=session)
-
-
 def test_what_leads_to_no_engine_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="engine is 5"):
+    with pytest.raises(ConfigurationError, match=r"engine is 5; an Engine or AsyncEngine is accepted"):
         assert_effects_once(add, ORDERED, engine=5)
     with pytest.raises(ConfigurationError, match="in memory and asynchronous"):
         assert_effects_once(add, ORDERED, engine=outboxkit.runtime.process.engine("sqlite://", name="test"))

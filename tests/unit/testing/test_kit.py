@@ -1,7 +1,6 @@
 """Parts of the test kit on a file: orders in which a handler fails, references to numbered rows, long reports."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,18 +12,16 @@ from outboxkit import ConfigurationError, Retry, inbox_handler
 from outboxkit.inbox import handler_of
 from outboxkit.testing import (
     assert_order_does_not_matter,
-    bench,
+    database,
     deliver,
     deliver_all,
     differences,
     once,
     order,
-    reading,
 )
 from outboxkit.testing.database import TrialDatabase
 from outboxkit.testing.once import Finding
-from outboxkit.testing.trials import Trial
-from tests.unit.shop import OrderConfirmed, message
+from tests.unit.shop import OrderConfirmed
 
 EVENTS = [OrderConfirmed(1, 5), OrderConfirmed(2, 5)]  # type: ignore[arg-type]
 
@@ -63,15 +60,13 @@ def waits(session: Session, event: OrderConfirmed) -> None:
 
 
 @pytest.fixture
-def url(database_url: str) -> str:
-    engine = create_engine(database_url)
+def shop(engine: Engine) -> Engine:
     Tables.metadata.create_all(engine)
-    engine.dispose()
-    return database_url
+    return engine
 
 
-def test_numbers_that_the_file_gives_are_not_compared_nor_what_refers_to_them(url: str):
-    assert_order_does_not_matter([places], EVENTS, engine=url)
+def test_numbers_that_the_file_gives_are_not_compared_nor_what_refers_to_them(shop: Engine):
+    assert_order_does_not_matter([places], EVENTS, engine=shop)
 
 
 @pytest.mark.parametrize(
@@ -82,11 +77,11 @@ def test_numbers_that_the_file_gives_are_not_compared_nor_what_refers_to_them(ur
     ],
 )
 def test_an_order_in_which_a_handler_fails_is_told(
-    handler: Callable[..., Any], told: str, url: str, monkeypatch: pytest.MonkeyPatch
+    handler: Callable[..., Any], told: str, shop: Engine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(order, "ROUNDS", 2)
     with pytest.raises(AssertionError, match=told):
-        assert_order_does_not_matter([handler], EVENTS, engine=url)
+        assert_order_does_not_matter([handler], EVENTS, engine=shop)
 
 
 def test_another_database_is_refused(monkeypatch: pytest.MonkeyPatch):
@@ -114,27 +109,8 @@ def test_a_text_that_begins_like_a_year_is_no_moment_of_today():
 
 
 def test_a_payload_that_is_not_json_is_compared_as_it_is():
-    assert reading._document(b"\xff{") == repr(b"\xff{")
-    assert reading._document("\\x7b7d") == {}
-
-
-def test_a_message_that_always_fails_is_delivered_some_times():
-    deliveries: list[Any] = []
-
-    def deliver(given: Any) -> Any:
-        deliveries.append(given)
-        return SimpleNamespace(error=KeyError())
-
-    settle: Any = bench.Bench.settle
-    assert isinstance(settle(SimpleNamespace(deliver=deliver), message()).error, KeyError)
-    assert len(deliveries) == bench.ATTEMPTS
-
-
-def test_a_delivery_may_be_released_twice():
-    delivery = Trial(message())
-    delivery.release()
-    delivery.release()
-    assert delivery.released.done()
+    assert database.document(b"\xff{") == repr(b"\xff{")
+    assert database.document("\\x7b7d") == {}
 
 
 @inbox_handler("Async")
