@@ -3,12 +3,11 @@
 import asyncio
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import IO, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -18,7 +17,7 @@ from outboxkit.cli.wording import fold_width, folded, iso, print_json, progress
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.wording import in_utc, many, number, printable_name, shell_word, span
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Reconciliation, Terms
+from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Terms, reconcile_services
 from outboxkit.runtime import compose, urls
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
@@ -29,7 +28,7 @@ LABEL = 14
 FEW = 5
 """Ids of a handler that a command has as options; if there are more, it names a file."""
 LEFT_OUT = "handled messages that the producer does not know, as after a failover: docs/how-to/fail-over.md"
-COUNTS = ("expected", "processed", "dead", "waiting", "in_flight", "missing")
+COUNTS = ("expected", "processed", "dead", "waiting", "missing")
 
 Producer = Annotated[
     str | None,
@@ -98,48 +97,18 @@ class Period:
         )
 
 
-class Missing:
-    """Takes the ids of the missing messages of a handler: beyond a few they are written to a file as they come.
-
-    Attributes:
-        few: the ids, if they are few.
-    """
-
-    def __init__(self) -> None:
-        self.few: list[str] = []
-        self._file: IO[str] | None = None
-
-    def add(self, id_: str) -> None:
-        """Take an id.
-
-        Raises:
-            ConfigurationError: no file can be written.
-        """
-        try:
-            if self._file is None:
-                self.few.append(id_)
-                if len(self.few) > FEW:
-                    self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - `close` closes it
-                        "w", prefix="outboxkit-missing-", suffix=".txt", delete=False
-                    )
-                    self._file.writelines(f"{each}\n" for each in self.few)
-                    self.few = []
-            else:
-                self._file.write(f"{id_}\n")
-        except OSError as error:
-            raise ConfigurationError(
-                f"the file of the missing ids cannot be written ({error.strerror}): name a folder in TMPDIR"
-            ) from None
-
-    def close(self) -> None:
-        """Write what is left, and close the file."""
-        if self._file is not None:
-            self._file.close()
-
-    @property
-    def file(self) -> str | None:
-        """The file with the ids; None if they are few."""
-        return None if self._file is None else self._file.name
+def _file_of(tally: HandlerTally) -> str | None:
+    """A new file with the ids that a handler lacks; None if they are few."""
+    if tally.missing <= FEW:
+        return None
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="outboxkit-missing-", suffix=".txt", delete=False) as file:
+            file.writelines(f"{id_}\n" for id_ in tally.missing_ids)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the file of the missing ids cannot be written ({error.strerror}): name a folder in TMPDIR"
+        ) from None
+    return file.name
 
 
 @with_options()
@@ -155,16 +124,14 @@ def reconcile(period: Period, *, producer: Producer = None, consumer: Consumer =
         compose.database_url(load()) if value is None else url_of_option(option, value)
         for option, value in (("--producer", producer), ("--consumer", consumer))
     ]
-    missing = defaultdict[str, Missing](Missing)
-    result = asyncio.run(_reconciled(both, terms, missing))
-    for each in missing.values():
-        each.close()
+    result = asyncio.run(_reconciled(both, terms))
+    files = {tally.handler: _file_of(tally) for tally in result.handlers}
     of = producer if producer is None or producer.startswith("@") else ""
-    commands = {name: _replay(tally, result, terms, missing[name], of) for name, tally in result.handlers.items()}
+    commands = {each.handler: _replay(each, result, terms, files[each.handler], of) for each in result.handlers}
     advice = list(_advice(result, of))
     addresses = {"producer": urls.shown(both[0]), "consumer": urls.shown(both[1])}
     if as_json:
-        print_json(addresses | _document(result, terms, missing, commands) | {"advice": advice})
+        print_json(addresses | _document(result, terms, files, commands) | {"advice": advice})
     else:
         for label, line in _lines(result, terms, addresses, fold_width() - LABEL, advice, commands):
             typer.echo((label.ljust(LABEL) + line) if label or line else "")
@@ -174,36 +141,31 @@ def reconcile(period: Period, *, producer: Producer = None, consumer: Consumer =
         sys.exit(NOTHING_PROVEN)
 
 
-async def _reconciled(both: list[str], terms: Terms, missing: Mapping[str, Missing]) -> Reconciled:
+async def _reconciled(both: list[str], terms: Terms) -> Reconciled:
     async with AsyncExitStack() as stack:
         engines = [
             await stack.enter_async_context(connected(url, "reconcile", pool_size=1)) for url in dict.fromkeys(both)
         ]
-        show, compared = stack.enter_context(progress("compared")), 0
-
-        def count(more: int) -> None:
-            nonlocal compared
-            compared += more
-            show(compared, "")
-
-        def take(handler: str, id_: str) -> None:
-            missing[handler].add(id_)
-
-        return await Reconciliation(*(engines[0], engines[-1], terms), take_missing=take, progress=count).run()
+        show = stack.enter_context(progress("compared"))
+        return await reconcile_services(
+            engines[0], engines[-1], terms, progress=lambda result: show(result.compared, "")
+        )
 
 
 def _compared(result: Reconciled) -> int:
     """The number of messages that were looked for, once for each handler."""
-    return sum(tally.expected for tally in result.handlers.values())
+    return sum(tally.expected for tally in result.handlers)
 
 
 def _document(
-    result: Reconciled, terms: Terms, missing: Mapping[str, Missing], commands: Mapping[str, list[str]]
+    result: Reconciled, terms: Terms, files: Mapping[str, str | None], commands: Mapping[str, list[str]]
 ) -> dict[str, Any]:
     """The result, for JSON."""
     handlers = [
-        asdict(tally) | {"missing_ids": missing[name].few, "missing_file": missing[name].file, "replay": commands[name]}
-        for name, tally in result.handlers.items()
+        {name: getattr(tally, name) for name in ("handler", "queues", *COUNTS)}
+        | {"missing_ids": [] if files[tally.handler] else tally.missing_ids, "missing_file": files[tally.handler]}
+        | {"replay": commands[tally.handler]}
+        for tally in result.handlers
     ]
     times = ("since", "until", "first", "last", "oldest_kept")
     counts = ("published", "missing", "ambiguous_ids", "ambiguous", "without_handler")
@@ -249,13 +211,13 @@ def _result(result: Reconciled) -> str:
         return f"{number(result.missing)} missing" + (f"; {ids}" if result.ambiguous_ids else "")
     if not _compared(result):
         return "nothing was compared"
-    dead = sum(tally.dead for tally in result.handlers.values())
+    dead = sum(tally.dead for tally in result.handlers)
     return "nothing is missing" + (f"; {number(dead)} dead: see `outboxkit dead list` there" if dead else "")
 
 
 def _table(result: Reconciled) -> Iterator[tuple[str, str]]:
-    rows = [["handler", "queue", *(name.replace("_", " ") for name in COUNTS)]]
-    for tally in result.handlers.values():
+    rows = [["handler", "queue", *COUNTS]]
+    for tally in result.handlers:
         names = [printable_name(tally.handler), printable_name(", ".join(tally.queues) or None)]
         rows.append([*names, *(number(getattr(tally, name)) for name in COUNTS)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -265,7 +227,7 @@ def _table(result: Reconciled) -> Iterator[tuple[str, str]]:
         yield "  ".join(cells).rstrip(), ""
 
 
-def _replay(tally: HandlerTally, result: Reconciled, terms: Terms, missing: Missing, producer: str | None) -> list[str]:
+def _replay(tally: HandlerTally, result: Reconciled, terms: Terms, file: str | None, producer: str | None) -> list[str]:
     """The command that replays exactly the missing messages of a handler."""
     if not tally.missing:
         return []
@@ -274,10 +236,10 @@ def _replay(tally: HandlerTally, result: Reconciled, terms: Terms, missing: Miss
     parts += ["--since", iso(result.first), "--until", iso(result.until)]
     if terms.destination != DEFAULT_DESTINATION:
         parts += ["--destination", terms.destination]
-    if missing.file is not None:
-        parts += ["--ids-file", missing.file]
-    for id_ in missing.few:
-        parts += ["--id", id_]
+    if file is not None:
+        parts += ["--ids-file", file]
+    else:
+        parts += [part for id_ in tally.missing_ids for part in ("--id", id_)]
     if producer:
         parts += ["--database-url", producer]
     return [" ".join(map(shell_word, parts))]
@@ -304,5 +266,5 @@ def _advice(result: Reconciled, producer: str | None) -> Iterator[str]:
         )
         if producer == "":
             yield "replay publishes from the producer's database: OUTBOXKIT_DATABASE_URL has to name that one"
-        if any(tally.missing and not tally.queues for tally in result.handlers.values()):
+        if any(tally.missing and not tally.queues for tally in result.handlers):
             yield "QUEUE stands for the handler's queue, which its database does not know"

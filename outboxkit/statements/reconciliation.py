@@ -1,4 +1,4 @@
-"""Kept messages beside handled ones, in the order of their ids, for `outboxkit reconcile`."""
+"""Kept messages beside handled ones, for `outboxkit reconcile`."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ _FIRST, _LAST = (
     bindparam("first_id", type_=inbox.c.message_id.type),
     bindparam("last_id", type_=inbox.c.message_id.type),
 )
-_HANDLERS = "handlers"
 
 
 def whole_cursors() -> Select[Any]:
@@ -37,29 +36,37 @@ def kept_messages(dialect: str) -> Select[Any]:
 
 
 def kept_ids(dialect: str) -> Select[Any]:
-    """The kept messages of a period in the order of their ids.
+    """The kept messages of a period, each once.
 
-    Columns: id, type, queue, whether it may be in flight, and a digest of the payload.
+    Columns: id, type, queue, whether it may be in flight, and the number of times that it was published.
 
     Parameters: destination, types, any_type (whether all are meant), since, until; in_flight: the time after which they
-    may be. Index: the primary key, from `since` to `until`, and a sort of all rows by the server. Locks: none.
+    may be. Index: the primary key, from `since` to `until`; the server groups all rows. Locks: none.
     """
-    is_young = published.c.published_at > bindparam("in_flight", type_=UtcDateTime)
     row = (published.c.message_id, published.c.type, published.c.queue)
-    columns = (*row, is_young.label("is_young"), digest(dialect, published.c.payload).label("digest"))
-    order = (by_bytes(dialect, published.c.message_id), published.c.type, published.c.queue)
-    return select(*columns).where(*_of_period(dialect)).order_by(*order)
+    is_young = func.max(published.c.published_at) > bindparam("in_flight", type_=UtcDateTime)
+    return select(*row, is_young.label("is_young"), func.count()).where(*_of_period(dialect)).group_by(*row)
+
+
+def ambiguous_ids(dialect: str) -> Select[Any]:
+    """The ids of kept messages of a period that were published with different payloads, and how often.
+
+    Parameters: destination, types, any_type (whether all are meant), since, until. Index: the primary key, from `since`
+    to `until`; the server groups all rows. Locks: none.
+    """
+    id_, payload = published.c.message_id, digest(dialect, published.c.payload)
+    repeated = select(id_).where(*_of_period(dialect)).group_by(id_).having(func.count() > literal_column("1"))
+    differ = func.min(payload) < func.max(payload)
+    return select(id_, func.count()).where(*_of_period(dialect), id_.in_(repeated)).group_by(id_).having(differ)
 
 
 def handled_ids(dialect: str) -> Select[Any]:
-    """The ids of messages that these handlers have processed, and the handler, in the order of the ids.
+    """Those of these messages that a handler has processed.
 
-    Parameters: handlers, first_id, last_id. Index: the primary key, of each partition between these ids, or a sort by
-    the server. Locks: none.
+    Parameters: handler, ids. Index: the primary key, of the partitions that may have these ids. Locks: none.
     """
-    ours = among(dialect, inbox.c.handler, _HANDLERS)
-    columns = (inbox.c.message_id, inbox.c.handler)
-    return select(*columns).where(ours, inbox.c.message_id.between(_FIRST, _LAST)).order_by(inbox.c.message_id)
+    of_handler = inbox.c.handler == bindparam("handler", type_=inbox.c.handler.type)
+    return select(inbox.c.message_id).where(of_handler, among(dialect, inbox.c.message_id, "ids"))
 
 
 def handled_types() -> Select[Any]:
@@ -82,12 +89,12 @@ def letters_of(dialect: str) -> Select[Any]:
 
 
 def crashes_of(dialect: str) -> Select[Any]:
-    """The queues of these that have a crash record of one of these messages.
+    """The ids of these messages that have a crash record of one of these queues.
 
     Parameters: queues, ids. Index: the primary key. Locks: none.
     """
     ours = (among(dialect, attempt.c.queue, "queues"), among(dialect, attempt.c.message_id, "ids"))
-    return select(attempt.c.message_id, attempt.c.queue).where(*ours)
+    return select(attempt.c.message_id).where(*ours)
 
 
 def _of_period(dialect: str) -> list[ColumnElement[bool]]:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, tables
 from outboxkit.operators.doctor.server import check_durability
-from outboxkit.operators.reconciliation import Reconciliation, Terms
+from outboxkit.operators.reconciliation import Terms, reconcile_services
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.process import engine as make_engine
 from tests.integration.operators.doctoring import codes, role
@@ -68,7 +68,8 @@ def missing(producer: str, consumer: str) -> list[str]:
     async def run() -> None:
         engines = [make_engine(url, name="outboxkit reconcile") for url in (producer, consumer)]
         terms = Terms(utc_now() - timedelta(hours=1), utc_now() + timedelta(hours=1), timedelta(0))
-        await Reconciliation(*engines, terms, take_missing=lambda _, id_: found.append(id_)).run()
+        result = await reconcile_services(engines[0], engines[1], terms)
+        found.extend(id_ for tally in result.handlers for id_ in tally.missing_ids)
         for engine in engines:
             await engine.dispose()
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outboxkit import ConfigurationError
-from outboxkit.operators.reconciliation.result import Terms
-from outboxkit.operators.reconciliation.takers import takers_of
+from outboxkit.operators.reconciliation import Terms, tallies_of
 from outboxkit.runtime.known_handlers import KnownHandler
 from outboxkit.statements.activity import NEVER
 
@@ -25,23 +24,27 @@ def terms(*handlers: str, types: tuple[str, ...] = ()) -> Terms:
 
 
 def test_they_are_those_that_are_registered_and_those_that_have_handled_it():
-    takers = takers_of(REGISTERED, HANDLED, terms())
-    assert {taker.handler: (taker.queues, taker.types) for taker in takers.all} == {
+    tallies = tallies_of(REGISTERED, HANDLED, terms())
+    assert {tally.handler: (tally.queues, tally.types) for tally in tallies} == {
         "H": (("q",), {"T", "U"}),
         "Own": ((), {"T", "V"}),
         "Silent": (("q",), {"T"}),
     }
-    assert takers["T", None] == ("H", "Own", "Silent")
-    assert takers["U", "q"] == ("H",)
-    assert takers["U", "other"] == ()
-    assert takers["T", "other"] == ("Own",), "the queue of a handler that is not registered is not known"
-    assert takers["X", None] == ()
+
+    def takers(type_: str, queue: str | None) -> list[str]:
+        return [tally.handler for tally in tallies if tally.takes(type_, queue)]
+
+    assert takers("T", None) == ["H", "Own", "Silent"]
+    assert takers("U", "q") == ["H"]
+    assert takers("U", "other") == []
+    assert takers("T", "other") == ["Own"], "the queue of a handler that is not registered is not known"
+    assert takers("X", None) == []
 
 
 def test_only_some_of_them():
-    assert [taker.handler for taker in takers_of(REGISTERED, HANDLED, terms("Own")).all] == ["Own"]
+    assert [tally.handler for tally in tallies_of(REGISTERED, HANDLED, terms("Own"))] == ["Own"]
     with pytest.raises(ConfigurationError, match=r"--handler is 'Else', .* it knows H, Own, Silent"):
-        takers_of(REGISTERED, HANDLED, terms("H", "Else"))
-    (taker,) = takers_of(REGISTERED, HANDLED, terms("Else", types=("T",))).all
-    assert taker.takes("T", None)
-    assert not taker.takes("U", None)
+        tallies_of(REGISTERED, HANDLED, terms("H", "Else"))
+    (tally,) = tallies_of(REGISTERED, HANDLED, terms("Else", types=("T",)))
+    assert tally.takes("T", None)
+    assert not tally.takes("U", None)

@@ -1,0 +1,272 @@
+"""Reconciliation: what one service published, beside what another one has handled.
+
+Kept messages are read page by page. Of each page the consumer's database says which messages a handler lacks.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from outboxkit import schema
+from outboxkit.database.driver_rows import Rows, fetch, pages
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.failures import printable
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.runtime import urls
+from outboxkit.runtime.engines import snapshot
+from outboxkit.runtime.known_handlers import KnownHandler, read_handlers
+from outboxkit.schema import partitions
+from outboxkit.statements import reconciliation as statements
+from outboxkit.statements import resolve, status
+from outboxkit.statements.activity import NEVER
+from outboxkit.statements.dialects import is_server
+
+PAGE = 5_000
+"""Kept messages that are compared at once."""
+FEW = 5
+"""Ids with different payloads that a result names."""
+SHOWN = 10
+"""Handlers that an error names."""
+MOST_QUEUES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The messages and handlers to reconcile.
+
+    Attributes:
+        since, until: messages published at `since` or later, and before `until`.
+        margin: a message that was published so shortly ago may be in flight.
+        handlers: only these; if empty, all.
+        types: only messages of these types; if empty, all. With `handlers`, each of them takes each of these types.
+        destination: the destination that they were published to.
+    """
+
+    since: datetime
+    until: datetime
+    margin: timedelta
+    handlers: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    destination: str = DEFAULT_DESTINATION
+
+
+@dataclass(slots=True)
+class HandlerTally:
+    """The messages that a handler takes, by what became of them.
+
+    Attributes:
+        handler: its name.
+        types: those that it takes.
+        queues: the queues whose consumers have it; none if that is not known.
+        expected: messages that it takes: the sum of the others.
+        processed: those that it has handled, or that were discarded for it.
+        dead: those with an open dead letter.
+        waiting: those with a crash record, or that were published, or replayed as a dead letter, within the margin.
+        missing_ids: the ids of all others, in order.
+    """
+
+    handler: str
+    types: Collection[str]
+    queues: tuple[str, ...] = ()
+    expected: int = 0
+    processed: int = 0
+    dead: int = 0
+    waiting: int = 0
+    missing_ids: list[str] = field(default_factory=list)
+
+    @property
+    def missing(self) -> int:
+        """The number of missing messages."""
+        return len(self.missing_ids)
+
+    def takes(self, type_: str, queue: str | None) -> bool:
+        """Whether a message of this type is for it. If the message is for one queue, that has to be the handler's."""
+        return type_ in self.types and (queue is None or not self.queues or queue in self.queues)
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """The result.
+
+    Attributes:
+        since, until: the period, by the producer's clock.
+        in_flight_since: messages published later may be in flight.
+        published: kept messages of the period.
+        compared: those of them that were compared so far.
+        first, last: when the first and the last of them was published.
+        oldest_kept: when the oldest message that is kept at all was published; None if none is.
+        handlers: a tally for each handler.
+        without_handler: the number of messages of each type that no handler is known to take.
+        ambiguous_ids: ids that were published with different payloads: an inbox takes one message of each.
+        ambiguous: a few of these, each with the number of its messages.
+    """
+
+    since: datetime
+    until: datetime
+    in_flight_since: datetime
+    published: int = 0
+    compared: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+    oldest_kept: datetime | None = None
+    handlers: tuple[HandlerTally, ...] = ()
+    without_handler: Counter[str] = field(default_factory=Counter)
+    ambiguous_ids: int = 0
+    ambiguous: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        """The number of all that is missing."""
+        return sum(tally.missing for tally in self.handlers)
+
+
+async def reconcile_services(
+    producer: AsyncEngine,
+    consumer: AsyncEngine,
+    terms: Terms,
+    *,
+    progress: Callable[[Reconciled], None] = lambda _: None,
+) -> Reconciled:
+    """Compare the kept messages of a producer with the inbox of a consumer, each as of one moment. It only reads.
+
+    Args:
+        producer: the engine of its database.
+        consumer: likewise; the same one if both are in one database.
+        terms: the messages and handlers to compare.
+        progress: called with the result so far after each page.
+
+    Raises:
+        ConfigurationError: a handler is wanted that is not known.
+        SchemaError: the tables of a database are missing or old.
+        sqlalchemy.exc.DBAPIError: a database is away.
+    """
+    async with AsyncExitStack() as stack:
+        source = await _opened(stack, producer)
+        sink = source if consumer is producer else await _opened(stack, consumer)
+        dialect, now = source.dialect.name, await partitions.clock(source)
+        result = Reconciled(terms.since, min(terms.until, now), now - terms.margin)
+        period = {
+            "destination": terms.destination,
+            "since": result.since,
+            "until": result.until,
+            "types": list(terms.types),
+            "any_type": not terms.types,
+        }
+        row = (await source.execute(statements.kept_messages(dialect), period)).one()
+        result.published, first_id, last_id, result.first, result.last = row
+        result.oldest_kept = (await source.execute(status.oldest_published())).scalar_one()
+        several = (await source.execute(statements.ambiguous_ids(dialect), period)).all()
+        result.ambiguous_ids, result.ambiguous = len(several), dict(map(tuple, sorted(several)[:FEW]))
+        between = {"first_id": first_id, "last_id": last_id}
+        handled = [(name, type_) for name, type_ in await sink.execute(statements.handled_types(), between)]
+        result.handlers = tuple(tallies_of(await sink.run_sync(read_handlers), handled, terms))
+        young = period | {"in_flight": result.in_flight_since}
+        async with aclosing(pages(source, statements.kept_ids(dialect), young, name="kept_ids", size=PAGE)) as kept:
+            async for page in kept:
+                if not result.compared and is_server(sink.dialect.name):
+                    await sink.execute(resolve.forbid_seqscan())  # the cursor has its plan already
+                await _compare(page, sink, result)
+                progress(result)
+        for tally in result.handlers:
+            tally.missing_ids.sort()
+        return result
+
+
+async def _opened(stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
+    """A connection that the stack closes, to tables that this version can read."""
+    with urls.naming(engine.url):
+        connection = await stack.enter_async_context(snapshot(engine).connect())
+        await connection.run_sync(schema.check)
+        if is_server(connection.dialect.name):
+            await connection.execute(statements.whole_cursors())
+    return connection
+
+
+def tallies_of(
+    registered: Iterable[KnownHandler], handled: Iterable[tuple[str, str]], terms: Terms
+) -> list[HandlerTally]:
+    """The handlers that messages are expected of, with their types.
+
+    A consumer registers its handlers with their types. Of a handler that did not, those types count that it has
+    handled. One that its queue's consumer no longer has counts no more.
+
+    Args:
+        registered: the rows of `outboxkit_handler`.
+        handled: handlers, each with a type that it has handled.
+        terms: which of them are wanted. If it names handlers and types, each of them takes each type.
+
+    Raises:
+        ConfigurationError: a handler is wanted that is not known, and no type is named.
+    """
+    queues, types = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
+    declared = set[str]()
+    for row in registered:
+        if row.types is not None:
+            declared.add(row.handler)
+        if row.last_seen > NEVER:
+            queues[row.handler].append(row.queue)
+            types[row.handler].update(row.types or ())
+    for name, type_ in handled:
+        if name not in declared:
+            types[name].add(type_)
+    names = terms.handlers or sorted(types)
+    if terms.handlers and terms.types:
+        types.update((name, {*terms.types}) for name in names)
+    elif unknown := [name for name in names if name not in types]:
+        some = ", ".join(printable(name, 60) for name in sorted(types)[:SHOWN]) or "none"
+        raise ConfigurationError(
+            f"--handler is {unknown[0]!r}, which the consumer's database does not know; it knows {some}. With --type "
+            "any name is accepted"
+        )
+    return [HandlerTally(name, frozenset(types[name]), tuple(queues[name])) for name in names]
+
+
+async def _compare(page: Rows, sink: AsyncConnection, result: Reconciled) -> None:
+    """Add a page of kept messages to the result."""
+    places = Counter((type_, queue) for _, type_, queue, *_ in page)
+    result.compared += sum(messages for *_, messages in page)
+    for (type_, queue), count in places.items():
+        if not any(tally.takes(type_, queue) for tally in result.handlers):
+            result.without_handler[type_] += count
+    for tally in result.handlers:
+        taken = {place for place in places if tally.takes(*place)}
+        is_young = {id_: young for id_, type_, queue, young, _ in page if (type_, queue) in taken}
+        if is_young:
+            asked = {"handler": tally.handler, "ids": list(is_young)}
+            handled = await fetch(sink, statements.handled_ids(sink.dialect.name), asked)
+            left = {id_: is_young[id_] for id_ in is_young.keys() - {id_ for (id_,) in handled}}
+            tally.expected, tally.processed = tally.expected + len(is_young), tally.processed + len(handled)
+            if left:
+                await _count_left(tally, left, sink, result.in_flight_since)
+
+
+async def _count_left(
+    tally: HandlerTally, left: Mapping[str, bool], sink: AsyncConnection, in_flight_since: datetime
+) -> None:
+    """Count messages that a handler has not handled, by what dead letters and crash records tell of them."""
+    dialect, ids = sink.dialect.name, {"ids": list(left)}
+    letters = defaultdict[str, list[Any]](list)
+    for row in await sink.execute(statements.letters_of(dialect), ids):
+        if row.handler in (None, tally.handler):
+            letters[row.message_id].append(row)
+    queues = (await sink.execute(status.queues_with_crashes(), {"most": MOST_QUEUES})).scalars()
+    ours = [queue for queue in queues if queue in tally.queues]
+    crashed = {*(await sink.execute(statements.crashes_of(dialect), ids | {"queues": ours})).scalars()}
+    for id_, is_young in left.items():
+        resolutions = {row.resolution for row in letters[id_]}
+        replayed = (row.resolved_at for row in letters[id_] if row.resolution == "replayed")
+        if None in resolutions:
+            tally.dead += 1
+        elif id_ in crashed or any(at > in_flight_since for at in replayed):
+            tally.waiting += 1
+        elif "discarded" in resolutions:
+            tally.processed += 1
+        elif is_young:
+            tally.waiting += 1
+        else:
+            tally.missing_ids.append(id_)
