@@ -149,7 +149,7 @@ class BatchRunner:
         handled = [
             (entry.message, entry.handler.name, each) for (_, entry), each in zip(entries, outcomes, strict=True)
         ]
-        measurements.handled(handled, now=self.runner.now, batch=len(arrivals))
+        measurements.handled(handled, now=self.runner.now)
         for arrival in arrivals:
             await arrival.ack()
         return []

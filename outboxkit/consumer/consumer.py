@@ -337,7 +337,6 @@ class Consumer:
                     await dispatcher.run(halt)
             except Exception as error:  # noqa: BLE001 - `_check_lost` decides
                 self._check_lost(error, drain=drain)
-                self._measurements.lost()
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await pause(stop, min(0.1 * 2 ** min(losses, 9), 5))

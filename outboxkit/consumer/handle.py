@@ -98,7 +98,6 @@ class HandlerRunner:
             return
         buried = frozenset[str | None]()
         if arrival.mode is Mode.ISOLATED:
-            self.measurements.isolated()
             started = await self.records.start(_id(arrival), stop)
             known = None if started is None else await self.records.buried(_id(arrival), stop)
             if started is None or known is None:

@@ -155,8 +155,6 @@ class ConsumerMeasurements:
         """Have the counters of this consumer begin at 0. Every type that it has no handler for is `other`."""
         metrics.begin_at_zero(catalogue.CONSUMED, self._process)
         metrics.begin_at_zero(catalogue.RETRIES, *(self._queue | {"step": _step(delay)} for delay in self._delays))
-        for metric in (catalogue.RECONNECTS, catalogue.ISOLATED):
-            metrics.begin_at_zero(metric, self._queue)
         pairs = {(each.name, type_) for each in self._handlers for type_ in each.message_types}
         for name, type_ in sorted(pairs | {("", catalogue.OTHER)} | {("", type_) for _, type_ in pairs}):
             outcomes = Outcome if name else (Outcome.RETRIED, Outcome.DEAD, Outcome.STALE)
@@ -171,14 +169,6 @@ class ConsumerMeasurements:
     def ended(self, deliveries: int) -> None:
         """Note that these are in flight no more."""
         self.in_flight -= deliveries
-
-    def isolated(self) -> None:
-        """Record a delivery that is handled alone, because it has come back."""
-        metrics.measure(catalogue.ISOLATED, 1, self._queue)
-
-    def lost(self) -> None:
-        """Record a lost connection."""
-        metrics.measure(catalogue.RECONNECTS, 1, self._queue)
 
     @contextmanager
     def timed(self, handlers: Collection[str], *, message_id: str, messages: int = 1) -> Iterator[None]:
@@ -197,15 +187,13 @@ class ConsumerMeasurements:
                     labels |= {catalogue.ERROR: self._errors(_class_of(error))}
                 metrics.measure(catalogue.PROCESS_DURATION, seconds, labels)
 
-    def handled(self, handled: Sequence[Handled], *, now: Clock, batch: int = 0) -> None:
-        """Record outcomes that were committed together; `batch` is the number of deliveries if they shared a batch."""
+    def handled(self, handled: Sequence[Handled], *, now: Clock) -> None:
+        """Record outcomes that were committed together."""
         if not metrics.is_on():
             return
         counts = Counter((message.type or "", name, outcome) for message, name, outcome in handled)
         for (type_, name, outcome), count in counts.items():
             self._count(type_, name, outcome, count)
-        if batch:
-            metrics.measure(catalogue.CONSUMER_BATCH_SIZE, batch, self._queue)
         moment = now()
         for message, _, outcome in handled[:: -(-len(handled) // SAMPLE)]:
             if outcome is Outcome.PROCESSED and isinstance(message, Message):

@@ -19,7 +19,6 @@ from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
 from outboxkit.http.answer import Fresh, InProgress, Mismatch, Outcome, Replay, Response, columns_of, response_of
 from outboxkit.statements import idempotency as statements
 from outboxkit.statements.dialects import is_server
-from outboxkit.telemetry import catalogue, metrics
 
 __all__ = [
     "DEFAULT_RETENTION",
@@ -106,8 +105,6 @@ def begin(
     run = this | {"asked": fingerprint, "token_now": token, "retention": retention, "lease": lease} | locks
     for _ in range(_ROUNDS):
         if (taken := connection.execute(taking, run).first()) is not None:
-            if taken.taken_over:
-                metrics.measure(catalogue.LEASES_TAKEN_OVER, 1)
             fresh = Fresh(scope, principal, key, token, taken.expires_at, lease, taken.steps, fingerprint)
             if lease is None:
                 _note_open(session, fresh)

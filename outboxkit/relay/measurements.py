@@ -39,8 +39,6 @@ class RelayMeasurements:
         errors = (Verdict.UNROUTABLE, Verdict.REJECTED, Verdict.POSTPONED, Verdict.UNKNOWN)
         sent = [self._attributes | {catalogue.ERROR: str(error)} for error in errors]
         metrics.begin_at_zero(catalogue.SENT, self._attributes, *sent)
-        metrics.begin_at_zero(catalogue.RELAY_DEAD, *({"reason": str(reason)} for reason in Reason))
-        metrics.begin_at_zero(catalogue.RELAY_BLOCKED_TURNS)
         self._begin_type(catalogue.OTHER)
 
     def _begin_type(self, type_: str) -> None:
@@ -52,8 +50,8 @@ class RelayMeasurements:
         return {"type": type_, "destination": self._destination, "outcome": outcome}
 
     @contextmanager
-    def publishing(self, rows: Sequence[ClaimedRow]) -> Iterator[None]:
-        """Record the block, which publishes these rows, and its error if it raises one."""
+    def publishing(self) -> Iterator[None]:
+        """Record the block, which publishes a batch, and its error if it raises one."""
         started, error = time.perf_counter(), {}
         try:
             yield
@@ -64,7 +62,6 @@ class RelayMeasurements:
             seconds = time.perf_counter() - started
             metrics.measure(catalogue.OPERATION_DURATION, seconds, self._attributes | error)
             metrics.measure(catalogue.RELAY_STEP_DURATION, seconds, {"step": "publish"})
-            metrics.measure(catalogue.RELAY_BATCH_SIZE, len(rows))
 
     def claimed(self, seconds: float) -> None:
         """Record a claim that has found rows."""
@@ -98,8 +95,6 @@ class RelayMeasurements:
         for (outcome, type_), count in counts.items():
             self._begin_type(type_)
             metrics.measure(catalogue.RELAY_MESSAGES, count, self._fate(type_, outcome))
-        for reason, count in Counter(str(dead.reason) for dead in settlement.dead).items():
-            metrics.measure(catalogue.RELAY_DEAD, count, {"reason": reason})
 
 
 def _fates(rows: Sequence[ClaimedRow], settlement: Settlement) -> Iterable[tuple[str, str, int]]:

@@ -171,7 +171,7 @@ class Pipeline:
 
     async def _publish(self, batch: ClaimedBatch) -> Settlement:
         rows = batch.plan.send
-        with self._measurements.publishing(rows):
+        with self._measurements.publishing():
             receipts = await self._receipts(rows)
         now = self._clock()
         settlement = settle(rows, receipts, now=now, policy=self._policy)

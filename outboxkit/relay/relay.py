@@ -199,7 +199,6 @@ class Relay:
             turn = await self._take_turn(outage, halt)
             self._errors, self._last_progress = 0, time.time()
             if turn is Turn.BLOCKED:
-                metrics.measure(catalogue.RELAY_BLOCKED_TURNS, 1)
                 await pause(halt, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, LONGEST_BLOCKED_SECONDS)
             else:

@@ -1,7 +1,6 @@
 """Retention: deletes rows that are old enough, in small batches and whole days, so that nothing has to wait."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from outboxkit.runtime.health import Health
 from outboxkit.runtime.outage import Clock, Outage, Sleep, pause
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import is_server
-from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.tables import TableGauges
 
 BATCH_SIZE = 1000
@@ -158,23 +156,20 @@ class Retention:
                 await self._prune_handlers(now)
                 await self._prune_requests(done, now, show)
                 await self._prune_published(done, now, show)
-        _measure(done)
         return done
 
     async def run(self, stop: asyncio.Event, *, interval: timedelta) -> None:
         """Prune now and then again after each interval, until `stop` is set. Outages are waited out."""
         outage = Outage("retention")
         self._log.info("retention started", database=urls.shown(self._engine.url))
-        tables, ends = TableGauges(self._engine), list[metrics.Reading]()
+        tables = TableGauges(self._engine)
         await outage.ride_out(tables.open, stop)
-        _measure(Pruned())
         outage.reached("database")
-        with tables.observed(), metrics.observed({catalogue.RETENTION_LAST_RUN: lambda: ends[-1:]}):
+        with tables.observed():
             while not stop.is_set():
                 done = await outage.ride_out(self.prune, stop)
                 if done is not None:
                     self._report(done)
-                    ends[:] = [(time.time(), {})] if done.alone else ends
                 await pause(stop, interval.total_seconds())
 
     @asynccontextmanager
@@ -289,21 +284,6 @@ class Retention:
             self._log.info("published pruned", rows=done.published, **_days(done.days_dropped, done.days_made))
         for problem in done.problems:
             self._log.warning("a partition was left as it is", problem=problem)
-
-
-def _measure(done: Pruned) -> None:
-    rows = {
-        "inbox": done.inbox,
-        "attempt": done.attempts,
-        "dead_letter": done.dead,
-        "idempotency": done.idempotency,
-        "effect": done.effects,
-        "published": done.published,
-    }
-    days = {"inbox": len(done.inbox_days_dropped), "published": len(done.days_dropped)}
-    for metric, counts in ((catalogue.RETENTION_ROWS, rows), (catalogue.RETENTION_PARTITIONS, days)):
-        for table, count in counts.items():
-            metrics.measure(metric, count, {"table": table})
 
 
 def _days(dropped: list[date], created: list[date]) -> dict[str, list[str]]:

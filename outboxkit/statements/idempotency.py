@@ -188,7 +188,7 @@ def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
             "steps": case((expired, null()), else_=old.steps),
         },
         where=or_(expired, lease_over),
-    ).returning(old.expires_at, old.steps, (old.created_at < now).label("taken_over"))
+    ).returning(old.expires_at, old.steps)
     return statement
 
 

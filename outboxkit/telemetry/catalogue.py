@@ -20,8 +20,6 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """The bounds of durations of one step."""
 AGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 86_400.0)
 """The bounds of ages of messages, which may be a day."""
-SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
-"""The bounds of numbers of messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,10 +87,6 @@ RELAY_MESSAGES = _counter(
     "destination",
     "outcome",
 )
-RELAY_DEAD = _counter("outboxkit.relay.dead", "{message}", "Messages of the outbox that became dead letters.", "reason")
-RELAY_BATCH_SIZE = _histogram(
-    "outboxkit.relay.batch.size", "{message}", "Messages that were published together.", bounds=SIZES
-)
 RELAY_STEP_DURATION = _histogram(
     "outboxkit.relay.step.duration", "s", "Duration of one step of the relay for one batch.", "step", bounds=SECONDS
 )
@@ -102,11 +96,6 @@ RELAY_LAG = _histogram(
     "Time from the moment that a message was added, or due, until the broker's confirm; "
     "of 16 messages of a batch at most.",
     bounds=AGES,
-)
-RELAY_BLOCKED_TURNS = _counter(
-    "outboxkit.relay.blocked_turns",
-    "{turn}",
-    "Turns of the relay in which every due message had to wait for another relay, because of its key.",
 )
 RELAY_CONNECTED = _gauge(
     "outboxkit.relay.connected",
@@ -235,37 +224,13 @@ MESSAGE_AGE = _histogram(
     "queue",
     bounds=AGES,
 )
-RECONNECTS = _counter(
-    "outboxkit.consumer.reconnects", "{connection}", "Connections to the broker that a consumer has lost.", "queue"
-)
-ISOLATED = _counter(
-    "outboxkit.consumer.isolated",
-    "{delivery}",
-    "Deliveries that were handled alone, because the message came back after its consumer had ended.",
-    "queue",
-)
-CONSUMER_BATCH_SIZE = _histogram(
-    "outboxkit.consumer.batch.size", "{delivery}", "Deliveries that shared a transaction.", "queue", bounds=SIZES
-)
 
-RETENTION_ROWS = _counter("outboxkit.retention.rows", "{row}", "Rows that retention has deleted one by one.", "table")
-RETENTION_PARTITIONS = _counter(
-    "outboxkit.retention.partitions", "{partition}", "Days that retention has deleted as a whole.", "table"
-)
-RETENTION_LAST_RUN = _gauge(
-    "outboxkit.retention.last_run", "s", "Unix time at which this process last ended a round of retention."
-)
 HTTP_REQUESTS = _counter(
     "outboxkit.http.requests",
     "{request}",
     "Requests with an idempotency key.",
     "outcome",
     known=("fresh", "replayed", "in progress", "mismatch", "refused"),
-)
-LEASES_TAKEN_OVER = _counter(
-    "outboxkit.http.leases_taken_over",
-    "{lease}",
-    "Requests in steps that were taken over from a run whose lease had ended.",
 )
 EFFECTS = _counter(
     "outboxkit.effects",
@@ -277,20 +242,19 @@ EFFECTS = _counter(
 
 CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
     "The relay": (
-        *(SENT, OPERATION_DURATION, RELAY_MESSAGES, RELAY_DEAD, RELAY_BATCH_SIZE, RELAY_STEP_DURATION, RELAY_LAG),
-        *(RELAY_BLOCKED_TURNS, RELAY_CONNECTED, RELAY_LAST_PROGRESS, FLOOR_GAP),
+        *(SENT, OPERATION_DURATION, RELAY_MESSAGES, RELAY_STEP_DURATION, RELAY_LAG),
+        *(RELAY_CONNECTED, RELAY_LAST_PROGRESS, FLOOR_GAP),
     ),
     "The tables": (
         *(OUTBOX_MESSAGES, OLDEST_AGE, PARKED_KEYS, DEAD_OPEN, PAUSE_AGE, OLDEST_TRANSACTION_AGE, DEAD_ROWS),
         INBOX_OLDEST_DAY,
     ),
     "The consumer": (
-        *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, LONGEST_RUN, RETRIES, MESSAGE_AGE, RECONNECTS),
-        *(ISOLATED, CONSUMER_BATCH_SIZE, CONSUMER_CONNECTED),
+        *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, LONGEST_RUN, RETRIES, MESSAGE_AGE),
+        CONSUMER_CONNECTED,
     ),
     "Relay and consumer": (CLOCK_SKEW,),
-    "Retention": (RETENTION_ROWS, RETENTION_PARTITIONS, RETENTION_LAST_RUN),
-    "The application": (HTTP_REQUESTS, LEASES_TAKEN_OVER, EFFECTS),
+    "The application": (HTTP_REQUESTS, EFFECTS),
 }
 """All metrics, by the process that has them. Those of the tables are in each process."""
 METRICS = tuple(metric for group in CATALOGUE.values() for metric in group)
@@ -327,7 +291,6 @@ ATTRIBUTES: Mapping[str, str] = {
     "side": "`outbox` or `inbox`",
     "state": "`ready`; `waiting` for a time, for a retry, or behind a message that does; `parked` behind a dead letter",
     "step": "of a relay: `claim`, `publish`, `settle`. Of a retry: the delay, such as `30s`",
-    "table": "the table's name without `outboxkit_`",
     "type": "the message type. A relay tells the first 100 apart, a consumer those that it has handlers for; "
     "all others are `other`",
 }

@@ -29,8 +29,6 @@ from tests.support.polling import eventually_async
 
 HOUR = timedelta(hours=1)
 POLICY = RelayPolicy(max_attempts=1)
-IN_UNIT_TESTS = {catalogue.LEASES_TAKEN_OVER}
-"""Counted in tests/unit/telemetry/test_recorded.py: it needs a lease."""
 PARKED = """
     INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked)
     VALUES ('outbox', 'T', 'parked', '', '{}', 'x', 'rejected', 10, true)
@@ -115,7 +113,7 @@ async def scraped(
 ) -> str:
     """The text of a scrape in which every metric has a series."""
     monkeypatch.setattr(tables, "KEPT_SECONDS", 0)
-    wanted = {each.prometheus_name for each in catalogue.METRICS if each not in IN_UNIT_TESTS}
+    wanted = {each.prometheus_name for each in catalogue.METRICS}
     with scraping() as scrape, pg_engine.connect() as other_relay:
         with Session(pg_engine) as session, session.begin():
             outbox.add_all(session, [Ordered(100), Ordered(101)], key="k")
@@ -133,7 +131,7 @@ def test_a_scrape_has_the_whole_catalogue_and_nothing_else(scraped: str):
         for family in text_string_to_metric_families(scraped)
     }
     known = {each.prometheus_name: each for each in catalogue.METRICS}
-    assert families.keys() == known.keys() - {each.prometheus_name for each in IN_UNIT_TESTS}
+    assert families.keys() == known.keys()
     for name, family in families.items():
         assert (family.type, family.documentation) == (known[name].kind, known[name].description)
         accepted = {attribute.replace(".", "_") for attribute in known[name].attributes} | {"le"}

@@ -23,5 +23,4 @@ SET fingerprint = excluded.fingerprint, state = excluded.state, token = excluded
 WHERE outboxkit_idempotency.expires_at <= statement_timestamp() OR outboxkit_idempotency.state =
     'processing' AND outboxkit_idempotency.locked_until <= statement_timestamp() AND
     outboxkit_idempotency.fingerprint = excluded.fingerprint
-RETURNING outboxkit_idempotency.expires_at, outboxkit_idempotency.steps,
-    outboxkit_idempotency.created_at < statement_timestamp() AS taken_over;
+RETURNING outboxkit_idempotency.expires_at, outboxkit_idempotency.steps;

@@ -22,4 +22,4 @@ WHERE outboxkit_idempotency.expires_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now'
     outboxkit_idempotency.state = 'processing' AND outboxkit_idempotency.locked_until <=
     strftime('%Y-%m-%d %H:%M:%f000', 'now') AND outboxkit_idempotency.fingerprint =
     excluded.fingerprint
-RETURNING expires_at, steps, created_at < strftime('%Y-%m-%d %H:%M:%f000', 'now') AS taken_over;
+RETURNING expires_at, steps;

@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
 
 from outboxkit import BrokerUnavailable, inbox_handler
 from outboxkit.brokers import Receipt, Verdict
-from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh
 from outboxkit.telemetry import catalogue
 from tests.support.measured import Measured
-from tests.support.polling import eventually, eventually_async
+from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench as Consuming
 from tests.unit.relay.conftest import Bench as Relaying
 from tests.unit.shop import NOW, OrderConfirmed, message
@@ -50,11 +47,9 @@ async def test_a_relay_records_the_fate_of_each_message(relaying: Relaying, meas
         ("Dull", "discarded"): 1,
     }
     assert measured.of(catalogue.RELAY_MESSAGES, "destination") == {"default": 8}
-    assert measured.of(catalogue.RELAY_DEAD, "reason") == {"rejected": 1, "expired": 1}
     assert measured.of(catalogue.SENT, catalogue.ERROR) == {"": 2, "rejected": 2, "postponed": 1, "unroutable": 2}
     assert measured.of(catalogue.SENT, catalogue.SYSTEM) == {"memory": 7}
     assert measured.of(catalogue.RELAY_LAG) == {"": 2}
-    assert measured.of(catalogue.RELAY_BATCH_SIZE) == {"": 1}
     assert measured.of(catalogue.RELAY_STEP_DURATION, "step") == {"claim": 1, "publish": 1, "settle": 1}
 
 
@@ -119,45 +114,6 @@ async def test_a_batch_is_recorded_once(consuming: Consuming, measured: Measured
     consuming.put(*map(order, range(40)))
     await consuming.drain(batched)
     assert measured.of(catalogue.DELIVERIES, "handler", "outcome") == {("Batched", "processed"): 40}
-    batches = measured.of(catalogue.CONSUMER_BATCH_SIZE, "queue")["billing"]
-    assert measured.of(catalogue.PROCESS_DURATION, "handler") == {"Batched": batches}
+    (batches,) = measured.of(catalogue.PROCESS_DURATION, "handler").values()
+    assert batches < 40
     assert measured.of(catalogue.MESSAGE_AGE)[""] <= 16 * batches
-
-
-async def test_a_message_that_comes_back_and_a_lost_connection(consuming: Consuming, measured: Measured):
-    @inbox_handler("Works")
-    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
-
-    original, failures = consuming.subscriber.receive, [BrokerUnavailable("gone")]
-
-    async def receive(*, wait: bool = True) -> Any:
-        if failures and wait:
-            raise failures.pop()
-        return await original(wait=wait)
-
-    consuming.subscriber.receive = receive
-    consuming.put(order(1))
-    consuming.subscriber.queue.requeue(consuming.subscriber.queue.ready.pop())
-    await consuming.drain(works)
-    assert measured.of(catalogue.ISOLATED, "queue") == {"billing": 1}
-    assert measured.of(catalogue.RECONNECTS, "queue") == {"billing": 1}
-
-
-def test_a_lease_that_is_taken_over_is_recorded(engine: Engine, measured: Measured):
-    question = {"scope": "s", "principal": None, "key": "k", "fingerprint": b"f" * 32}
-
-    def begin(session: Session) -> Any:
-        return ledger.begin(session, lease=timedelta(milliseconds=1), **question)
-
-    with Session(engine) as session:
-        assert isinstance(begin(session), Fresh)
-        session.commit()
-        assert measured.of(catalogue.LEASES_TAKEN_OVER) == {}
-
-        def again() -> Any:
-            outcome = begin(session)
-            session.commit()
-            return outcome
-
-        eventually(again, lambda outcome: isinstance(outcome, Fresh))
-    assert measured.of(catalogue.LEASES_TAKEN_OVER) == {"": 1}
