@@ -1,14 +1,17 @@
-"""Brokers with a fault each, and the case of the suite that is there to find it."""
+"""Brokers and destinations with a fault each, and the case of the suite that is there to find it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
-from outboxkit.brokers import Publisher, Receipt, Subscriber
+from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Subscriber, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.message import Message
 from outboxkit.testing.conformance import publishing, receiving
+
+REFUSED = Receipt(Verdict.REJECTED, "refused")
 
 
 class Memory:
@@ -30,31 +33,106 @@ class Memory:
         return self.make_subscriber(self.broker, queue, topics, delays)
 
 
-class ForgetsTheKey(MemoryPublisher):
+class Called:
+    """A destination inside the process, with a publisher that may be faulty."""
+
+    def __init__(self, publisher: "Callable[[Called], Publisher] | None" = None) -> None:
+        self.make_publisher = publisher or Calls
+        self.refused: set[str] = set()
+        self.taken: list[Message] = []
+
+    def publisher(self) -> Publisher:
+        return self.make_publisher(self)
+
+    def refuse(self, id: str) -> None:  # noqa: A002
+        self.refused.add(id)
+
+    def arrived(self) -> Sequence[Message]:
+        return self.taken
+
+    def take(self, message: Message) -> Receipt:
+        if message.id in self.refused:
+            return REFUSED
+        self.taken.append(message)
+        return CONFIRMED
+
+
+class Calls(Publisher):
+    def __init__(self, destination: Called) -> None:
+        self.destination = destination
+
+    async def connect(self) -> None: ...
+
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        return await super().publish([replace(message, key=None) for message in batch])
+        failed: set[str | None] = set()
+        receipts = []
+        for message in batch:
+            held = message.key is not None and message.key in failed
+            receipt = Receipt(Verdict.NOT_SENT, "held") if held else self.destination.take(message)
+            failed |= {message.key} if receipt is REFUSED else set()
+            receipts.append(receipt)
+        return receipts
+
+    async def close(self) -> None: ...
 
 
-class MixesUpTheOrder(MemoryPublisher):
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        return await super().publish(batch[::-1])
+# Faults of a publisher to a broker or to a destination.
 
 
-class AnswersOncePerId(MemoryPublisher):
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        return await super().publish(list({message.id: message for message in batch}.values()))
+def changing(change: Callable[[Sequence[Message]], Sequence[Message]]) -> Callable[[type[Any]], type[Any]]:
+    """A publisher that publishes other batches than it is given."""
+
+    def of(publisher: type[Any]) -> type[Any]:
+        class Changing(publisher):  # type: ignore[misc]
+            async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+                receipts: Sequence[Receipt] = await super().publish(change(batch))
+                return receipts
+
+        return Changing
+
+    return of
 
 
-class SharesOneBatch(MemoryPublisher):
-    batches: dict[int, Sequence[Message]] = {}  # noqa: RUF012
+forgets_the_key = changing(lambda batch: [replace(message, key=None) for message in batch])
+mixes_up_the_order = changing(lambda batch: batch[::-1])
+answers_once_per_id = changing(lambda batch: list({message.id: message for message in batch}.values()))
+cuts_bodies = changing(lambda batch: [replace(message, payload=message.payload[:131_064]) for message in batch])
+knows_no_address = changing(lambda batch: [replace(message, queue=None) for message in batch])
 
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        return await super().publish(self.batches.setdefault(id(self._broker), batch))
+
+def shares_one_batch(publisher: type[Any]) -> type[Any]:
+    batches: list[Sequence[Message]] = []
+    return changing(lambda batch: [batches.append(batch), batches[0]][1])(publisher)  # type: ignore[func-returns-value]
 
 
-class HoldsNothingBack(MemoryPublisher):
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        return [receipt for message in batch for receipt in await super(HoldsNothingBack, self).publish([message])]
+def holds_nothing_back(publisher: type[Any]) -> type[Any]:
+    class HoldsNothingBack(publisher):  # type: ignore[misc]
+        async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+            return [receipt for message in batch for receipt in await super(HoldsNothingBack, self).publish([message])]
+
+    return HoldsNothingBack
+
+
+def cannot_be_closed_twice(publisher: type[Any]) -> type[Any]:
+    class CannotBeClosedTwice(publisher):  # type: ignore[misc]
+        closed = False
+
+        async def close(self) -> None:
+            assert not self.closed
+            self.closed = True
+
+    return CannotBeClosedTwice
+
+
+SHARED: dict[Any, Callable[[type[Any]], type[Any]]] = {
+    publishing.a_confirmed_message_arrives_as_it_was: forgets_the_key,
+    publishing.messages_of_a_key_arrive_in_order_among_others: mixes_up_the_order,
+    publishing.a_failed_message_holds_back_the_rest_of_its_key_only: holds_nothing_back,
+    publishing.one_id_twice_in_a_batch_has_two_receipts: answers_once_per_id,
+    publishing.a_large_batch_of_large_messages_arrives_whole: cuts_bodies,
+    publishing.publishers_do_not_get_into_each_others_way: shares_one_batch,
+    publishing.a_closed_publisher_can_connect_again: cannot_be_closed_twice,
+}
 
 
 class AnswersById(MemoryPublisher):
@@ -63,17 +141,11 @@ class AnswersById(MemoryPublisher):
         return [by_id[message.id] for message in batch]
 
 
-class CutsBodies(MemoryPublisher):
+class GoesWhereItIsTold(Calls):
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        return await super().publish([replace(message, payload=message.payload[:131_064]) for message in batch])
-
-
-class CannotBeClosedTwice(MemoryPublisher):
-    closed = False
-
-    async def close(self) -> None:
-        assert not self.closed
-        self.closed = True
+        here = [message for message in batch if "//" not in (message.topic or "")]
+        await super().publish(here)
+        return [CONFIRMED] * len(batch)
 
 
 class SharesOneQueue(MemorySubscriber):
@@ -125,11 +197,6 @@ class RenewsByRelease(Faulty):
             await self.requeue()
 
 
-class KnowsNoAddress(MemoryPublisher):
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        return await super().publish([replace(each, queue=None) for each in batch])
-
-
 class NeverCeases(MemorySubscriber):
     async def stop_receiving(self) -> None: ...
 
@@ -148,14 +215,9 @@ class NeverClimbs(MemorySubscriber):
     def delays(self, value: Sequence[timedelta]) -> None: ...
 
 
-FAULTS = {
-    publishing.a_confirmed_message_arrives_as_it_was: Memory(ForgetsTheKey),
-    publishing.messages_of_a_key_arrive_in_order_among_others: Memory(MixesUpTheOrder),
-    publishing.a_failed_message_holds_back_the_rest_of_its_key_only: Memory(HoldsNothingBack),
-    publishing.one_id_twice_in_a_batch_has_two_receipts: Memory(AnswersOncePerId),
-    publishing.publishers_do_not_get_into_each_others_way: Memory(SharesOneBatch),
-    publishing.a_large_batch_of_large_messages_arrives_whole: Memory(CutsBodies),
+FAULTS = {case: Memory(fault(MemoryPublisher)) for case, fault in SHARED.items()} | {
     publishing.an_unroutable_message_is_no_confirmed_one: Memory(AnswersById),
+    publishing.an_addressed_message_goes_to_its_queue_alone: Memory(knows_no_address(MemoryPublisher)),
     publishing.every_queue_gets_its_copy: Memory(subscriber=SharesOneQueue),
     receiving.an_empty_queue_says_so: Memory(subscriber=NeverLooks),
     receiving.a_released_message_comes_again_as_the_same_attempt: Memory(subscriber=CountsAReleaseAsAnAttempt),
@@ -164,7 +226,8 @@ FAULTS = {
     receiving.what_is_noted_on_a_message_travels_with_its_retries: Memory(subscriber=ForgetsHandlers),
     receiving.the_broker_counts_how_often_a_message_came_back: Memory(subscriber=DoesNotCount),
     receiving.a_renewed_message_comes_again_behind_the_others: Memory(subscriber=RenewsByRelease),
-    publishing.an_addressed_message_goes_to_its_queue_alone: Memory(KnowsNoAddress),
     receiving.one_that_ceased_takes_no_more: Memory(subscriber=NeverCeases),
-    publishing.a_closed_publisher_can_connect_again: Memory(CannotBeClosedTwice),
+}
+CALL_FAULTS = {case: Called(fault(Calls)) for case, fault in SHARED.items()} | {
+    publishing.wherever_a_message_wants_to_go_it_comes_here: Called(GoesWhereItIsTold),
 }

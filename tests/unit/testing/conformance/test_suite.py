@@ -7,8 +7,7 @@ import pytest
 from outboxkit.testing import conformance
 from outboxkit.testing.conformance import Case, publishing, receiving, routes
 from outboxkit.testing.conformance.routes import Route
-from tests.unit.testing.conformance.called import CALL_FAULTS, Called
-from tests.unit.testing.conformance.faults import FAULTS, Memory
+from tests.unit.testing.conformance.faults import CALL_FAULTS, FAULTS, Called, Memory
 
 
 def named(case: object) -> str:
