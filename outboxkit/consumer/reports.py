@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import FrameType
 
 import structlog
 
@@ -181,11 +181,9 @@ CURE = (
     "or give the work to a thread with asyncio.to_thread"
 )
 
-HANDLER = "handler"
-
 
 class Watchdog:
-    """Measures how late the event loop is. While it is late, a thread samples what it runs.
+    """Measures how late the event loop is. Once it is late, a thread looks what it runs.
 
     Args:
         handlers: the handlers whose code is recognised.
@@ -193,19 +191,17 @@ class Watchdog:
     """
 
     def __init__(self, handlers: Sequence[Handler], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._names = {code: handler.name for handler in handlers if (code := _code(handler)) is not None}
-        self._clock = clock
-        self._limit = BLOCKED_SECONDS
+        self._names = {getattr(inspect.unwrap(each.function), "__code__", None): each.name for each in handlers}
+        self._clock, self._limit = clock, BLOCKED_SECONDS
         self._turned = clock()
-        self._sampled: str | None = None
+        self._culprit: str | None = None
         self._over = threading.Event()
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     async def run(self) -> None:
         """Watch the loop that this runs on, until cancelled."""
         self._turned = self._clock()
-        thread = threading.Thread(target=self._sample, args=(threading.get_ident(),), name="watchdog", daemon=True)
-        thread.start()
+        threading.Thread(target=self._look, args=(threading.get_ident(),), name="watchdog", daemon=True).start()
         try:
             while True:
                 await asyncio.sleep(self._limit / 4)
@@ -217,37 +213,26 @@ class Watchdog:
     def _turns(self) -> None:
         """Note that the loop goes on; report it if it was blocked for too long."""
         last, self._turned = self._turned, self._clock()
-        blocked, sampled = self._turned - last - self._limit / 4, self._sampled
-        self._sampled = None
+        blocked, culprit = self._turned - last - self._limit / 4, self._culprit
+        self._culprit = None
         if blocked >= self._limit:
-            by = sampled or "something that could not be seen (was the process stopped?)"
+            by = culprit or "something that could not be seen (was the process stopped?)"
             self._log.warning(f"the event loop was blocked for {blocked:.0f} s by {by}: {CURE}")
 
-    def _sample(self, loop_thread: int) -> None:
-        """Sample the loop's thread while the loop is late. Runs in a thread of its own."""
+    def _look(self, loop_thread: int) -> None:
+        """Look what the loop's thread runs while the loop is late: what is seen first is to blame."""
         while not self._over.wait(self._limit / 4):
             if self._clock() - self._turned > self._limit / 2:
-                frame = frame_of(loop_thread)
-                if not self._has_handler:
-                    self._sampled = self._running_code(frame) or self._sampled
-                del frame
-
-    @property
-    def _has_handler(self) -> bool:
-        """Whether a sample has found a handler. Code that runs after it, before the loop turns, is not to blame."""
-        return self._sampled is not None and self._sampled.startswith(HANDLER)
+                self._culprit = self._culprit or self._running_code(frame_of(loop_thread))
 
     def _running_code(self, frame: FrameType | None) -> str | None:
         """The running handler, and the line in its module; otherwise the running function, unless the loop is idle."""
-        module = None if frame is None else frame.f_globals.get("__name__")
-        location = None if frame is None or module == "selectors" else f"{module}, line {frame.f_lineno}"
+        inner = frame
         while frame is not None:
-            name = self._names.get(frame.f_code)
-            if name is not None:
-                return f"{HANDLER} {name!r} (line {frame.f_lineno} of {frame.f_globals.get('__name__')})"
+            if name := self._names.get(frame.f_code):
+                return f"handler {name!r} (line {frame.f_lineno} of {frame.f_globals.get('__name__')})"
             frame = frame.f_back
-        return location and f"code outside the handlers ({location})"
-
-
-def _code(handler: Handler) -> CodeType | None:
-    return getattr(inspect.unwrap(handler.function), "__code__", None)
+        module = None if inner is None else inner.f_globals.get("__name__")
+        if inner is None or module == "selectors":
+            return None
+        return f"code outside the handlers ({module}, line {inner.f_lineno})"
