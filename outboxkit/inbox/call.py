@@ -11,7 +11,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -123,9 +123,9 @@ def call(
     *,
     attempt: int,
     installation: str,
-    flush: bool,
+    in_batch: bool = False,
 ) -> int | None:
-    """Run the handler for attempt `attempt` of `message`, and flush the session if `flush` is set.
+    """Run the handler for attempt `attempt` of `message`, then flush the session. A batch has its own task and flush.
 
     Messages that it adds have ids that follow from `message`, its own name and the `installation` of the tables.
 
@@ -145,8 +145,11 @@ def call(
         session.info.get(LIMIT, _limited)(handler, connection),
         silence.lent(connection.connection.driver_connection),
     ):
-        invoke(handler, session, event, message, attempt)
-        if flush:
+        run = partial(invoke, handler, session, event, message, attempt)
+        if in_batch:
+            run()
+        else:
+            in_own_task(session, run)
             session.flush()
     seconds = perf_counter() - started
     return round(seconds * 1000) if seconds >= LONG else None
@@ -187,13 +190,11 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
 def invoke(handler: Handler, session: Session, event: object, message: Message, attempt: int) -> None:
     """Call the handler, inside its middleware and with the values of its parameters.
 
-    In an event loop they run in a task of their own: a cancellation that comes after its end reaches nothing of ours.
-
     Raises:
         ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable, or nothing
             gives one of its parameters.
     """
-    proxy = async_session(session)
+    proxy = async_session(session) if handler.is_async else None
     if handler.is_async and proxy is None:
         raise ConfigurationError(
             f"handler {handler.name!r} is async and needs an AsyncSession: "
@@ -201,28 +202,31 @@ def invoke(handler: Handler, session: Session, event: object, message: Message, 
         )
     if handler.parameters:
         _check_values(handler)
-    given = proxy if handler.is_async else session
+    if not handler.middleware:
+        _run(handler, session if proxy is None else proxy, event, message)
+        return
+    context = Context(session, event, message, handler.name, attempt, handler.resources)
+    with entered(handler.middleware, context, proxy):
+        _run(handler, session if proxy is None else proxy, event, message)
 
-    def run() -> None:
-        if not handler.middleware:
-            _run(handler, given, event, message)
-            return
-        context = Context(session, event, message, handler.name, attempt, handler.resources)
-        with entered(handler.middleware, context, proxy):
-            _run(handler, given, event, message)
 
-    if proxy is None or (handler.is_async and not handler.middleware):
-        run()  # `_run` makes the task
+def in_own_task(session: Session, run: Callable[[], None]) -> None:
+    """Run handlers in a task of their own, unless they have a thread.
+
+    They may keep that task and cancel it at any time. After its end this reaches neither the commit nor the ack.
+    """
+    if async_session(session) is None:
+        run()
     else:
         await_(asyncio.create_task(greenlet_spawn(run)))
 
 
-def _run(handler: Handler, session: Session | AsyncSession | None, event: object, message: Message) -> None:
+def _run(handler: Handler, session: Session | AsyncSession, event: object, message: Message) -> None:
     extra = (message,) if handler.takes_message else ()
     result = handler.function(session, event, *extra, **handler.values)
     if handler.is_async:
         _refuse_generator(handler, result)
-        result = await_(asyncio.ensure_future(result))
+        result = await_(result)
     if result is None:
         return
     _refuse_generator(handler, result)

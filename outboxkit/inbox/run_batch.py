@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements
 from outboxkit.codec import upcasts
 from outboxkit.errors import ConfigurationError
-from outboxkit.inbox.call import call, ended, held, opened
+from outboxkit.inbox.call import call, ended, held, in_own_task, opened
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome, payload_crc, warn_of_other_payloads
 from outboxkit.message import Message
@@ -115,30 +115,24 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     outcomes: list[Outcome] = []
     durations: list[dict[str, object]] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
-    with held(session, connection, transaction, ended(names)) if new else nullcontext():
+
+    def run() -> None:
         for index, entry in enumerate(entries):
             if entry.key not in new:
                 outcomes.append(Outcome.DUPLICATE)
                 continue
-            installation = new.pop(entry.key)
+            given = entry.handler, session, connection, entry.event, entry.message
             try:
-                milliseconds = call(
-                    entry.handler,
-                    session,
-                    connection,
-                    entry.event,
-                    entry.message,
-                    attempt=entry.attempt,
-                    installation=installation,
-                    flush=False,
-                )
+                duration = call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
             except Exception as error:
                 raise BatchEntryFailed(index) from error
-            if milliseconds is not None:
-                durations.append(
-                    {"at_handler": entry.handler.name, "at_message_id": entry.message.id, "milliseconds": milliseconds}
-                )
+            if duration is not None:
+                key = {"at_handler": entry.handler.name, "at_message_id": entry.message.id}
+                durations.append(key | {"milliseconds": duration})
             outcomes.append(Outcome.PROCESSED)
+
+    with held(session, connection, transaction, ended(names)) if new else nullcontext():
+        in_own_task(session, run)
         session.flush()
         again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])

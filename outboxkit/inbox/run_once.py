@@ -110,9 +110,7 @@ def _run(
         return Outcome.DUPLICATE
     installation, transaction = record[1], record[2] if len(record) > 2 else None
     with held(session, connection, transaction, ended(handler.name)):
-        milliseconds = call(
-            handler, session, connection, event, message, attempt=attempt, installation=installation, flush=True
-        )
+        milliseconds = call(handler, session, connection, event, message, attempt=attempt, installation=installation)
         if milliseconds is not None:
             duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}
             connection.execute(statements.inbox.record_duration(), duration)
