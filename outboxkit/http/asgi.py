@@ -15,6 +15,7 @@ from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmak
 from outboxkit.errors import ConfigurationError, LeaseLost
 from outboxkit.http import answer, ledger
 from outboxkit.http.answer import Fresh, Outcome, Response
+from outboxkit.http.ledger import check_span
 from outboxkit.http.problems import Problem, in_progress
 from outboxkit.http.request import (
     IdempotencyOptions,
@@ -117,8 +118,8 @@ class IdempotencyMiddleware:
         principal: a function from the ASGI scope to the caller's id, as text or an awaitable of it. For a caller that
             is not known it raises a `Problem` with status 401. None: all callers share the keys.
         when: whether a request needs a key, from its ASGI scope; others pass untouched.
-        rules: as of `outboxkit.http.request.Rules`. A run has the request to itself for the `lease`, a minute
-            by default, from its last finished step. It must be longer than any step takes.
+        lease: how long a run has the request to itself, from its last finished step; longer than any step takes.
+        rules: as of `outboxkit.http.request.Rules`.
 
     Raises:
         ConfigurationError: one of these cannot be used as it is.
@@ -131,21 +132,16 @@ class IdempotencyMiddleware:
         *,
         principal: Principal | None,
         when: Callable[[Scope], bool] = changes_something,
+        lease: timedelta = timedelta(minutes=1),
         **rules: Unpack[IdempotencyOptions],
     ) -> None:
         self._app = app
         self._session_factory = session_factory
         self._principal = principal
         self._when = when
-        rules.setdefault("lease", timedelta(minutes=1))
+        check_span("lease", lease)
+        self._lease = lease
         self._rules = Rules(**rules)
-        if self._rules.lease is None:
-            raise ConfigurationError("requests in steps have a lease, and a repetition gets 409 while it lasts")
-        if not self._rules.store_errors:
-            raise ConfigurationError(
-                "an error reaches the middleware as the answer that the framework made of it: leave out store_errors=, "
-                "and choose the answers to remember with stored="
-            )
         self._running: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,7 +161,7 @@ class IdempotencyMiddleware:
             unrecorded = UnrecordedSteps()
             with bind(unrecorded):
                 return await self._app({**scope, "outboxkit.steps": unrecorded}, replayed(body, receive), send)
-        of_run = {"principal": caller, "retention": self._rules.retention, "lease": self._rules.lease}
+        of_run = {"principal": caller, "retention": self._rules.retention, "lease": self._lease}
         run = _Run(self._session_factory, self._rules, request_key._asdict() | of_run)
         return await self._to_its_end(run.serve(self._app, scope, body, send))
 

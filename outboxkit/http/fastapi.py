@@ -75,7 +75,7 @@ class Idempotent:
             endpoint's has a `scope`.
         principal: a dependency that gives the caller's id as text, and raises 401 for a caller that is not known. A
             key never gives one caller's answer to another. None: all callers share the keys.
-        rules: as of `outboxkit.http.request.Rules`, without `lease`, which is for the ASGI middleware.
+        rules: as of `outboxkit.http.request.Rules`.
 
     Raises:
         ConfigurationError: one of these cannot be used as it is.
@@ -90,7 +90,7 @@ class Idempotent:
     ) -> None:
         self.session = _dependency("session", session)
         self.principal = None if principal is None else _dependency("principal", principal)
-        self.rules = Rules(**rules).atomic()
+        self.rules = Rules(**rules)
         named = inspect.Parameter.KEYWORD_ONLY
         parameters = [
             inspect.Parameter("request", named, annotation=Request),
@@ -286,7 +286,7 @@ class _Exchange:
             await _on(self.session, Session.rollback)
             refuse_end(error, "the endpoint")
             is_own = isinstance(error, StaleDataError | RequestValidationError)
-            self.keeps_error = self.fresh is not None and self.rules.store_errors and not is_own
+            self.keeps_error = self.fresh is not None and not is_own
 
     async def send(self, message: Message) -> None:
         """Pass the answer on. That to an error is remembered before, without any work, if its status says so."""

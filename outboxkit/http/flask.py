@@ -56,7 +56,7 @@ class Idempotent:
     ) -> None:
         self._session = session
         self._principal = principal
-        self._rules = Rules(**options).atomic()
+        self._rules = Rules(**options)
 
     def __call__(self, view: Callable[P, ResponseReturnValue]) -> Callable[P, ResponseReturnValue]:
         """The view, at most once for each key."""
@@ -123,7 +123,7 @@ class Idempotent:
         self, session: Session, this: RequestKey | None, caller: str | None, response: Response
     ) -> Response:
         """The answer to an error of the view, remembered without any effect of the view."""
-        if this is None or not self._rules.store_errors or not self._rules.stored(response.status_code):
+        if this is None or not self._rules.stored(response.status_code):
             return response
         outcome = self._begin(session, this, caller)
         if isinstance(outcome, Fresh):

@@ -33,11 +33,9 @@ class IdempotencyOptions(TypedDict, total=False):
 
     required: bool
     retention: timedelta
-    lease: timedelta | None
     max_body: int
     max_response: int
     stored: Callable[[int], bool]
-    store_errors: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,9 @@ class Rules:
     Attributes:
         required: whether a request without a key is refused; otherwise it runs, and nothing is remembered.
         retention: for how long an answer is remembered.
-        lease: for how long a run has the request to itself, in two-step mode; None: atomic mode.
         max_body: bytes of a request's body.
         max_response: bytes of an answer's body.
         stored: whether an answer with this status is remembered.
-        store_errors: whether an error that the endpoint raised is remembered, if `stored` allows its status.
 
     Raises:
         ConfigurationError: a time is not a timedelta of a millisecond to a hundred years, or a limit is below one.
@@ -59,32 +55,15 @@ class Rules:
 
     required: bool = True
     retention: timedelta = DEFAULT_RETENTION
-    lease: timedelta | None = None
     max_body: int = MEBIBYTE
     max_response: int = MEBIBYTE
     stored: Callable[[int], bool] = is_stored
-    store_errors: bool = True
 
     def __post_init__(self) -> None:
         check_span("retention", self.retention)
-        if self.lease is not None:
-            check_span("lease", self.lease)
         for name in ("max_body", "max_response"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; a number of bytes from 1 is accepted")
-
-    def atomic(self) -> "Rules":
-        """The same rules, for a request that is one transaction.
-
-        Raises:
-            ConfigurationError: there is a lease.
-        """
-        if self.lease is not None:
-            raise ConfigurationError(
-                "a lease is for requests in steps, which outboxkit.http.asgi.IdempotencyMiddleware is for; "
-                "here the transaction is the lease"
-            )
-        return self
 
 
 class RequestKey(NamedTuple):

@@ -237,13 +237,6 @@ async def test_a_raised_error_of_the_request_is_remembered_without_its_effects(f
     assert (second.is_replay, front.runs, front.stored) == (True, 1, (0, 1))
 
 
-async def test_errors_are_not_remembered_where_that_is_turned_off(front: Any):
-    front.serve(store_errors=False)
-    front.act = raising(front.error(409))
-    assert [((got := await front.post()).status, got.is_replay) for _ in range(2)] == [(409, False)] * 2
-    assert (front.runs, front.stored) == (2, (0, 0))
-
-
 @pytest.mark.parametrize("status", [401, 503, None])
 async def test_an_error_of_the_moment_forgets_the_key_and_the_work(front: Any, status: int | None):
     front.serve()

@@ -1,6 +1,5 @@
 """The Flask integration refuses what cannot work, at once or at its first use."""
 
-from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -87,11 +86,6 @@ def test_a_principal_must_be_text(entrance: Door, found: Any):
     client = entrance.view(lambda: "never", principal=lambda: found)
     with pytest.raises(ConfigurationError, match=r"principal= gives .* abort\(401\) in Flask"):
         client.post("/do", headers=KEY)
-
-
-def test_a_lease_is_of_the_other_mode(entrance: Door):
-    with pytest.raises(ConfigurationError, match="a lease is for requests in steps"):
-        entrance.idempotent(lease=timedelta(minutes=1))
 
 
 def test_rules_are_checked_at_once(entrance: Door):

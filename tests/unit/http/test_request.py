@@ -104,8 +104,6 @@ async def test_an_answer_is_whole(response: Response, headers: Any):
         {"retention": 3600},
         {"retention": timedelta(0)},
         {"retention": None},
-        {"lease": 5.0},
-        {"lease": timedelta(0)},
         {"max_body": 0},
         {"max_response": 0},
     ],

@@ -19,7 +19,6 @@ from tests.unit.http.asgi.conftest import Served, respond
     [
         {"lease": None},
         {"lease": timedelta(0)},
-        {"store_errors": False},
         {"max_body": 0},
     ],
 )

@@ -25,7 +25,6 @@ def get_session() -> Session:
         ({"session": "orders"}, "session= is 'orders'"),
         ({"session": Depends(get_session, use_cache=False)}, "shared within a request"),
         ({"principal": 1}, "principal= is 1"),
-        ({"lease": timedelta(seconds=5)}, "a lease is for requests in steps"),
         ({"retention": 5}, "retention is 5"),
     ],
 )
