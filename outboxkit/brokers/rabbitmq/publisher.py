@@ -110,10 +110,10 @@ class RabbitPublisher(Publisher):
             BrokerUnavailable: the connection was lost before.
         """
         self._raise_if_blocked(self._working_channel())
-        if self._cloudevents is not None:
-            batch = [as_cloud_event(message, self._source, self._cloudevents) for message in batch]
         if self.queue is not None:
             batch = [replace(message, queue=self.queue) for message in batch]
+        if self._cloudevents is not None:
+            batch = [as_cloud_event(message, self._source, self._cloudevents) for message in batch]
         plan = PublishPlan(batch, self._serialized, self._candidates)
         try:
             async with asyncio.timeout(self._timeout):

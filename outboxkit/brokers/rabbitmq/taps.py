@@ -1,7 +1,7 @@
 """Taps between the socket and the client library: parsers of the bytes that arrive (AMQP 0-9-1, section 4.2.3).
 
 They take publisher confirms and deliveries out of the bytes and report them to a listener. All other frames go on to
-the client library. Decisions 13 and 20 have the reasons.
+the client library. Decision 13 has the reasons.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from pamqp import commands, frame
 from yarl import URL
 
 from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import BODY, END, FRAME_OVERHEAD, HEADER, METHOD
 
@@ -83,39 +84,20 @@ _CHANNEL_CLOSE, _CONNECTION_CLOSE = 20 << 16 | 40, 10 << 16 | 50
 _BLOCKED, _UNBLOCKED = 10 << 16 | 60, 10 << 16 | 61
 
 
-class ConfirmListener(Protocol):
-    """The receiver of the broker's answers to the publishes on one channel."""
-
-    def ack(self, tag: int, *, multiple: bool) -> None:
-        """The broker has the message of this delivery tag; with `multiple` all earlier ones as well."""
-
-    def nack(self, tag: int, *, multiple: bool) -> None:
-        """The broker does not accept the message; with `multiple` none of the earlier ones without an answer."""
-
-    def returned(self, message_id: str, reason: str) -> None:
-        """The message is unroutable. Its ack follows."""
-
-    def closed(self, code: int, text: str, *, connection_too: bool) -> None:
-        """The broker closes the channel or the whole connection."""
-
-    def blocked(self, reason: str | None) -> None:
-        """The broker blocks publishes on this connection for this reason; None: it has unblocked them."""
-
-
 class ConfirmParser:
     """A parser of the publisher confirms on one channel of a connection."""
 
     def __init__(self) -> None:
-        self._listener: ConfirmListener | None = None
+        self._tracker: ConfirmTracker | None = None
         self._channel = 0
         self._splitter = FrameSplitter(self._take)
         self._return: commands.Basic.Return | None = None
         self._return_id = ""
         self._return_bytes = 0
 
-    def report_to(self, listener: ConfirmListener, *, channel: int) -> None:
-        """Report the confirms on this channel to `listener` from now on."""
-        self._listener, self._channel, self._return = listener, channel, None
+    def report_to(self, tracker: ConfirmTracker, *, channel: int) -> None:
+        """Report the confirms on this channel to `tracker` from now on."""
+        self._tracker, self._channel, self._return = tracker, channel, None
 
     def feed(self, data: bytes) -> bytes:
         """The frames for the client library. An incomplete frame is kept until the rest of it arrives."""
@@ -123,20 +105,20 @@ class ConfirmParser:
 
     def _take(self, kind: int, channel: int, size: int, buffer: bytes, offset: int) -> bool:
         """The frame handler: it takes acks, nacks and returned messages, and only looks at closes and blocks."""
-        listener = self._listener
-        if listener is None:
+        tracker = self._tracker
+        if tracker is None:
             return False
         if kind == METHOD:
             if channel == self._channel and size == CONFIRM_SIZE:
                 class_, method, tag, bits = _CONFIRM.unpack_from(buffer, offset + PAYLOAD)
                 if (class_, method) == _ACK:
-                    listener.ack(tag, multiple=bool(bits & 1))
+                    tracker.ack(tag, multiple=bool(bits & 1))
                     return True
                 if (class_, method) == _NACK:
-                    listener.nack(tag, multiple=bool(bits & 1))
+                    tracker.nack(tag, multiple=bool(bits & 1))
                     return True
             is_ours = channel in (0, self._channel)
-            return is_ours and self._take_method(listener, buffer[offset : offset + size + FRAME_OVERHEAD])
+            return is_ours and self._take_method(tracker, buffer[offset : offset + size + FRAME_OVERHEAD])
         if channel != self._channel or self._return is None:
             return False
         if kind == HEADER:
@@ -144,10 +126,10 @@ class ConfirmParser:
         else:
             self._return_bytes -= size
         if self._return_bytes <= 0:
-            self._end_return(listener)
+            self._end_return(tracker)
         return True
 
-    def _take_method(self, listener: ConfirmListener, data: bytes) -> bool:
+    def _take_method(self, tracker: ConfirmTracker, data: bytes) -> bool:
         (number,) = _METHOD.unpack_from(data, PAYLOAD)
         if number not in (_RETURN, _CHANNEL_CLOSE, _CONNECTION_CLOSE, _BLOCKED, _UNBLOCKED):
             return False
@@ -157,25 +139,25 @@ class ConfirmParser:
                 self._return = method
                 return True
             case commands.Channel.Close():
-                listener.closed(method.reply_code or 0, method.reply_text or "", connection_too=False)
+                tracker.closed(method.reply_code or 0, method.reply_text or "", connection_too=False)
             case commands.Connection.Close():
-                listener.closed(method.reply_code or 0, method.reply_text or "", connection_too=True)
+                tracker.closed(method.reply_code or 0, method.reply_text or "", connection_too=True)
             case commands.Connection.Blocked():
-                listener.blocked(method.reason or "")
+                tracker.blocked(method.reason or "")
             case commands.Connection.Unblocked():
-                listener.blocked(None)
+                tracker.blocked(None)
         return False
 
     def _begin_return(self, payload: bytes) -> None:
         _, _, self._return_bytes, flags = _CONTENT.unpack_from(payload)
         self._return_id = decode.read_properties(flags, payload[_CONTENT.size :]).message_id or ""
 
-    def _end_return(self, listener: ConfirmListener) -> None:
+    def _end_return(self, tracker: ConfirmTracker) -> None:
         method, self._return = self._return, None
         if method is not None:
             unbound = f"no queue is bound to exchange {method.exchange!r} for routing key {method.routing_key!r}"
             missing = f"there is no queue {method.routing_key!r}"
-            listener.returned(self._return_id, f"{method.reply_text}: {unbound}" if method.exchange else missing)
+            tracker.returned(self._return_id, f"{method.reply_text}: {unbound}" if method.exchange else missing)
 
 
 _TAG = Struct(">QB")

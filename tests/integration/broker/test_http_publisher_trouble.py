@@ -243,14 +243,6 @@ async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: De
     await publisher.close()
 
 
-async def test_one_id_twice_in_a_batch_is_two_calls(destination: Destination):
-    """That the second one is a repetition is for the other end to say: it has the key."""
-    publisher = HttpPublisher(destination.url)
-    assert verdicts(await publish(publisher, made(1), made(2), made(1))) == ["confirmed"] * 3
-    assert sorted(map(str, destination.keys)) == ["1", "1", "2"]
-    await publisher.close()
-
-
 async def test_a_sender_that_is_refused_again_behind_a_confirmed_message_hears_of_that(destination: Destination):
     publisher = HttpPublisher(destination.url, concurrency=1)
     destination.answer = lambda call: say(200 if call.key == "2" else 401)
