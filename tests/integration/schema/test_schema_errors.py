@@ -21,6 +21,8 @@ COMMANDS = {
     "status": ["status"],
     "prune": ["prune"],
     "dead list": ["dead", "list"],
+    "dead replay": ["dead", "replay", "1", "--yes"],
+    "replay": ["replay", "--to-queue", "queue", "--since", "1h", "--yes"],
 }
 
 

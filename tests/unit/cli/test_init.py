@@ -59,14 +59,6 @@ def test_a_bad_option_is_one_line_and_code_2(run: Run):
     assert line.startswith("outboxkit: --batch-size is '0': ")
 
 
-@pytest.mark.parametrize("command", WITH_DATABASE[1:], ids=" ".join)
-def test_missing_tables_are_one_line_that_says_what_to_run(run: Run, empty_url: str, command: tuple[str, ...]):
-    ended = run(*command, "--database-url", empty_url)
-    assert (ended.code, ended.out) == (1, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith("outboxkit: the outboxkit tables are missing: run `outboxkit migrate`")
-
-
 @pytest.mark.parametrize(
     "command", [each for each in (*WITH_DATABASE, ("migrate",)) if each != ("status",)], ids=" ".join
 )

@@ -80,12 +80,6 @@ def test_bad_input_is_refused(run: Run, at: str, arguments: tuple[str, ...], sai
     assert rows(at, tables.pause) == rows(at, tables.audit) == []
 
 
-def test_without_tables_it_says_what_to_do(run: Run, empty_url: str):
-    ended = run("pause", "relay", *MOVE, "--database-url", empty_url)
-    assert ended.code == 1
-    assert "run `outboxkit migrate`" in ended.err
-
-
 def test_status_shows_who_has_paused_what_and_why(run: Run, at: str, engine: Engine):
     see(engine, "billing")
     run("pause", "relay", *MOVE)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import LogCapture, capture_logs
 
-from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, tables
+from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
 from outboxkit.consumer.inbox_days import InboxDays
@@ -201,16 +201,6 @@ async def test_an_error_of_the_setup_ends_the_consumer(bench: Bench):
     bench.subscriber.connect = connect
     with pytest.raises(ConfigurationError, match="another kind"):
         await bench.consumer(work).run(bench.stop)
-
-
-async def test_missing_tables_are_said_at_the_start(bench: Bench, empty_url: str):
-    bench.engine = process.engine(empty_url, name="unit tests")
-    bench.put(message())
-    for start in (bench.consumer(work).run, bench.consumer(work).drain):
-        with pytest.raises(SchemaError, match="outboxkit migrate"):
-            await start(bench.stop)
-    await bench.engine.dispose()
-    assert waiting(bench) == ["m-1"]
 
 
 async def test_a_broken_client_library_ends_a_drain_and_nothing_else(bench: Bench, database_url: str):

@@ -10,11 +10,10 @@ import pytest
 from sqlalchemy import Engine, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import BrokerUnavailable, Message, SchemaError, tables
+from outboxkit import BrokerUnavailable, Message, tables
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.operators import replay as replay_module
 from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
-from outboxkit.runtime import process
 from tests.unit.shop import NOW
 
 SECOND = timedelta(seconds=1)
@@ -236,13 +235,6 @@ async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncE
     await Replayer(async_engine, Queue(), ReplaySelection(), rate=1, sleep=no_time).run(stop, done, after_the_second)
     assert seen == [1, 2]
     assert (done.count, done.upto, done.complete) == (2, NOW + 2 * SECOND, False)
-
-
-async def test_missing_tables_are_said(empty_url: str):
-    engine = process.engine(empty_url, name="unit tests")
-    with pytest.raises(SchemaError, match="outboxkit migrate"):
-        await Replayer(engine, Queue(), ReplaySelection()).find()
-    await engine.dispose()
 
 
 @pytest.mark.parametrize("places", [2, 5000])

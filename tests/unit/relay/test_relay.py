@@ -10,7 +10,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, Message, SchemaError, ids, outbox, tables
+from outboxkit import BrokerUnavailable, Message, ids, outbox, tables
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.relay import Drained, Relay
@@ -151,14 +151,6 @@ async def test_a_cancelled_relay_gives_everything_back(bench: Bench):
         await running
     bench.publisher.connect = bench.publisher.close
     assert (await bench.drain()).published == 1
-
-
-@pytest.mark.parametrize("way", ["run", "drain"])
-async def test_missing_tables_are_said_at_the_start(empty_url: str, bench: Bench, way: str):
-    engine = process.engine(empty_url, name="unit tests")
-    with pytest.raises(SchemaError, match="outboxkit migrate"):
-        await getattr(Relay(engine, bench.publisher), way)(bench.stop)
-    await engine.dispose()
 
 
 async def test_a_relay_that_never_reached_its_database_does_not_say_that_it_is_back(bench: Bench):

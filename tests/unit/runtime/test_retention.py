@@ -9,8 +9,7 @@ from sqlalchemy import Engine, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
-from outboxkit import SchemaError, inbox, tables
-from outboxkit.runtime import process
+from outboxkit import inbox, tables
 from outboxkit.runtime.retention import Periods, Retention
 from tests.unit.shop import NOW, count, message, rows
 
@@ -135,13 +134,6 @@ async def test_without_a_retention_kept_messages_are_left_alone(
     keep(engine, NOW - 900 * DAY)
     assert (await retention.prune()).untouched
     assert count(database_url, tables.published) == 1
-
-
-async def test_missing_tables_are_said(empty_url: str):
-    engine = process.engine(empty_url, name="unit tests")
-    with pytest.raises(SchemaError, match="outboxkit migrate"):
-        await Retention(engine, Periods(inbox=DAY)).prune()
-    await engine.dispose()
 
 
 async def test_it_runs_until_it_is_stopped(async_engine: AsyncEngine, engine: Engine, database_url: str):

@@ -7,10 +7,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import SchemaError
 from outboxkit.errors.wording import Count
 from outboxkit.operators.deadletters import DeadLetters, Refusal, Resolved, Selection
-from outboxkit.runtime import process
 from tests.integration.operators.dead_rows import LONG_AGO, dead, fill, outbox_rows, waiting
 
 SECOND = timedelta(seconds=1)
@@ -77,10 +75,3 @@ async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncE
     await DeadLetters(async_engine, rate=2.0, monotonic=lambda: 0.0, sleep=sleep).replay(Selection(), stop, done)
     assert (done.count, done.complete) == (2, False)
     assert outbox_rows(engine).keys() == {1, 2}
-
-
-async def test_missing_tables_are_said(empty_url: str):
-    engine = process.engine(empty_url, name="unit tests")
-    with pytest.raises(SchemaError, match="outboxkit migrate"):
-        await DeadLetters(engine).survey(Selection())
-    await engine.dispose()
