@@ -30,6 +30,13 @@ Limit = Annotated[
     int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
 ]
 
+Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="WHEN", help="Only messages published before. As --since.")
+]
+Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
+
 OPTIONS = {
     **dict.fromkeys(("database_url", "broker_url"), "URL|@FILE"),
     **dict.fromkeys(("destination", "queue"), "NAME"),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import AsJson, duration, point_in_time, url_of_option, with_options
+from outboxkit.cli.options import AsJson, Until, duration, point_in_time, url_of_option, with_options
 from outboxkit.cli.wording import fold_width, folded, iso, print_json, progress
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.wording import in_utc, many, number, printable_name, shell_word, span
@@ -48,7 +48,6 @@ Since = Annotated[
     str,
     typer.Option("--since", metavar="WHEN", help="Messages published since: 2026-03-01T12:00Z, or 1d for a day ago."),
 ]
-Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Messages published before. As --since.")]
 Margin = Annotated[
     str, typer.Option("--margin", metavar="DURATION", help="Messages published so shortly ago may be in flight.")
 ]

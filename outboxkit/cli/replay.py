@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import By, DryRun, Rate, Yes, ask_first, point_in_time, with_options
+from outboxkit.cli.options import By, DryRun, Ids, Key, Rate, Type, Until, Yes, ask_first, point_in_time, with_options
 from outboxkit.cli.wording import iso, progress
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.wording import many, printable_name
@@ -28,9 +28,6 @@ FAILED, INCOMPLETE = 1, 3
 """Exit codes: the broker refused a message; it was stopped before the end, or messages were deleted meanwhile."""
 
 Queue = Annotated[str, typer.Option("--to-queue", metavar="NAME", help="The queue to publish to. It must exist.")]
-Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
-Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 IdsFile = Annotated[
     str | None,
     typer.Option("--ids-file", metavar="FILE", help="Only the message ids in this file, one a line; - is stdin."),
@@ -40,9 +37,6 @@ Since = Annotated[
     typer.Option(
         "--since", metavar="WHEN", help="Only messages published since: 2026-03-01T12:00Z, or 2h for 2 h ago."
     ),
-]
-Until = Annotated[
-    str | None, typer.Option("--until", metavar="WHEN", help="Only messages published before. As --since.")
 ]
 Handlers = Annotated[
     list[str] | None,

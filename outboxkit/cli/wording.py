@@ -93,7 +93,7 @@ def progress(verb: str, total: int | None = None) -> Iterator[Callable[[int, str
     from rich.progress import Progress, TextColumn  # noqa: PLC0415
 
     text = TextColumn("{task.completed}" + ("" if total is None else " of {task.total}") + "{task.fields[upto]}")
-    with Progress(*Progress.get_default_columns(), text, console=Console(stderr=True)) as bar:
+    with Progress(*Progress.get_default_columns(), text, console=Console(stderr=True), transient=total is None) as bar:
         task = bar.add_task(verb, total=total, upto="")
 
         def move(done: int, upto: str) -> None:

@@ -23,21 +23,6 @@ with needs_extra(__name__):
     from tenacity.stop import stop_base
     from tenacity.wait import wait_base, wait_random_exponential
 
-__all__ = [
-    "REMIND_SECONDS",
-    "Clock",
-    "Outage",
-    "Sleep",
-    "check_engine_driver",
-    "is_refusal",
-    "is_unexpected",
-    "jittered",
-    "keep_to_rate",
-    "pause",
-    "utc_now",
-    "what_is_away",
-]
-
 T = TypeVar("T")
 
 Clock = Callable[[], datetime]

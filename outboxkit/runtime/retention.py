@@ -150,13 +150,20 @@ class Retention:
             now = self._clock() if self._clock is not None else await partitions.clock(connection)
         async with self._alone() as done.alone:
             if done.alone:
-                await self._prune_effects(done, now, show)
-                await self._prune_inbox(done, now, show)
-                await self._prune_dead(done, now, show)
-                await self._prune_handlers(now)
-                await self._prune_requests(done, now, show)
-                await self._prune_published(done, now, show)
+                await self._prune(done, now, show)
         return done
+
+    async def _prune(self, done: Pruned, now: datetime, show: Show) -> None:
+        """Effects go first, while the inbox still tells what was handled."""
+        dialect, of = self._engine.dialect.name, statements.published
+        before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
+        await self._delete(done, "effects", show, lambda limit: of.prune_effects(dialect, before, limit))
+        await self._prune_inbox(done, now, before, show)
+        await self._prune_dead(done, now, show)
+        async with self._engine.begin() as connection:
+            await connection.execute(statements.activity.prune_handlers(before))
+        await self._delete(done, "idempotency", show, lambda limit: of.prune_idempotency(dialect, now, limit))
+        await self._prune_published(done, now, show)
 
     async def run(self, stop: asyncio.Event, *, interval: timedelta) -> None:
         """Prune now and then again after each interval, until `stop` is set. Outages are waited out."""
@@ -187,25 +194,20 @@ class Retention:
                 if alone:
                     await connection.execute(statements.published.release_prune_lock())
 
-    async def _prune_inbox(self, done: Pruned, now: datetime, show: Show) -> None:
+    async def _prune_inbox(self, done: Pruned, now: datetime, before: datetime, show: Show) -> None:
         """Expired days are dropped first; partitions are then created only for rows that must stay."""
-        dialect, periods = self._engine.dialect.name, self._periods
-        before = window.forget_before(now, retention=periods.inbox, skew=periods.skew)
+        dialect = self._engine.dialect.name
         async with self._engine.connect() as connection:
             dropped = await partitions.drop_before(connection, before, partitions.INBOX)
         done.note(dropped)
         done.inbox_days_dropped = dropped.emptied
         show(done)
-        async for deleted in self._in_batches(lambda limit: statements.inbox.prune_inbox(dialect, before, limit)):
-            done.inbox += deleted
-            show(done)
-        async for deleted in self._in_batches(lambda limit: statements.inbox.prune_attempts(before, limit)):
-            done.attempts += deleted
+        await self._delete(done, "inbox", show, lambda limit: statements.inbox.prune_inbox(dialect, before, limit))
+        await self._delete(done, "attempts", show, lambda limit: statements.inbox.prune_attempts(before, limit))
         async with self._engine.connect() as connection:
             done.inbox_days_made = done.note(await partitions.make_ahead(connection, partitions.INBOX, now))
             first, last = before - UNPLACED_BEHIND, now + UNPLACED_AHEAD
             done.inbox_days_made += done.note(await partitions.make_behind(connection, first, last))
-        show(done)
 
     async def _prune_dead(self, done: Pruned, now: datetime, show: Show) -> None:
         if self._periods.dead is None:
@@ -221,28 +223,6 @@ class Retention:
             show(done)
             await self._pause_after(deleted)
 
-    async def _prune_handlers(self, now: datetime) -> None:
-        before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
-        async with self._engine.begin() as connection:
-            await connection.execute(statements.activity.prune_handlers(before))
-
-    async def _prune_requests(self, done: Pruned, now: datetime, show: Show) -> None:
-        """Delete answered HTTP requests."""
-        dialect = self._engine.dialect.name
-        async for deleted in self._in_batches(
-            lambda limit: statements.published.prune_idempotency(dialect, now, limit)
-        ):
-            done.idempotency += deleted
-            show(done)
-
-    async def _prune_effects(self, done: Pruned, now: datetime, show: Show) -> None:
-        """Delete the effects that outlived the inbox's retention, while the inbox still tells what was handled."""
-        dialect = self._engine.dialect.name
-        before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
-        async for deleted in self._in_batches(lambda limit: statements.published.prune_effects(dialect, before, limit)):
-            done.effects += deleted
-            show(done)
-
     async def _prune_published(self, done: Pruned, now: datetime, show: Show) -> None:
         if self._periods.published is None:
             async with self._engine.connect() as connection:
@@ -253,18 +233,18 @@ class Retention:
             done.days_made = done.note(await partitions.make_ahead(connection, now=now))
             done.days_dropped = done.note(await partitions.drop_before(connection, before))
         show(done)
-        async for deleted in self._in_batches(
-            lambda limit: statements.published.prune_published(dialect, before, limit)
-        ):
-            done.published += deleted
-            show(done)
+        await self._delete(
+            done, "published", show, lambda limit: statements.published.prune_published(dialect, before, limit)
+        )
 
-    async def _in_batches(self, statement: Callable[[int], Delete]) -> AsyncIterator[int]:
+    async def _delete(self, done: Pruned, counter: str, show: Show, statement: Callable[[int], Delete]) -> None:
+        """Delete in batches, each in a transaction of its own, and add their rows to one of the counters of `done`."""
         deleted = self._batch_size
         while deleted == self._batch_size:
             async with self._engine.begin() as connection:
                 deleted = (await connection.execute(statement(self._batch_size))).rowcount
-            yield deleted
+            setattr(done, counter, getattr(done, counter) + deleted)
+            show(done)
             await self._pause_after(deleted)
 
     async def _pause_after(self, deleted: int) -> None:

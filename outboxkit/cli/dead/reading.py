@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from outboxkit.cli.connections import connected
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.options import AsJson, Limit, duration, with_options
+from outboxkit.cli.options import AsJson, Ids, Key, Limit, Type, duration, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
@@ -28,9 +28,6 @@ REASONS = (
 LARGEST = 2**63 - 1
 DIGITS = len(str(LARGEST))
 MOST_SHOWN = 100
-Id = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
-Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
 Reason = Annotated[
     str | None, typer.Option("--reason", metavar="NAME", help="Only this reason, such as rejected or unroutable.")
 ]
@@ -55,7 +52,7 @@ class Filters:
     """
 
     PANEL: ClassVar = "Filters"
-    id_: Id = None
+    id_: Ids = None
     type_: Type = None
     key: Key = None
     reason: Reason = None
