@@ -144,7 +144,7 @@ CASES = (
         "round trips to the database a message",
         round_trips,
         (
-            Line("per message: round trips", ("per message", "round trips"), at_most=4),
+            Line("per message: round trips", ("per message", "round trips"), at_most=3.1),
             Line("hand-written: round trips", ("hand-written", "round trips")),
             Line("batch: round trips", ("batch", "round trips")),
             Line("batch: statements", ("batch", "statements")),
