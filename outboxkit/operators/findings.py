@@ -1,7 +1,7 @@
 """The table of findings: what may be wrong with an installation, why it matters, and the cure. Pure.
 
 `doctor` and `status` print findings, and each alert belongs to the findings that explain it. A check yields
-`finding(code, **facts)`; all their texts and thresholds stand here. `trace` has sentences of its own, and these limits.
+`finding(code, **facts)`; all their texts and thresholds stand here. `trace` has sentences of its own, and these cures.
 """
 
 from collections.abc import Iterator, Mapping
@@ -137,9 +137,19 @@ def finding(code: str, *, worse: bool = False, **facts: Fact) -> Diagnosis:
     kind = FINDINGS[code]
     listed = {name: ", ".join(map(str, fact)) if isinstance(fact, tuple) else fact for name, fact in facts.items()}
     what, why, cure = (text.format_map(listed) for text in (kind.what, kind.why, kind.cure))
-    commands = tuple(line for template in kind.commands for line in _filled(template, facts))
+    commands = commands_of(code, **facts)
     severity = kind.worse if worse and kind.worse is not None else kind.severity
     return Diagnosis(severity, code, what, why, cure, commands)
+
+
+def commands_of(code: str, **facts: Fact) -> tuple[str, ...]:
+    """The lines to paste that cure a finding of this kind, without those whose facts are not given."""
+    return tuple(line for template in FINDINGS[code].commands for line in _filled(template, facts))
+
+
+def steps_of(code: str, **facts: Fact) -> tuple[str, ...]:
+    """The cure of a finding of this kind: the text, if it needs no fact, and the lines to paste."""
+    return (FINDINGS[code].cure, *commands_of(code, **facts))
 
 
 def _filled(template: str, facts: Mapping[str, Fact]) -> Iterator[str]:
@@ -333,7 +343,12 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         what="{letters} open ({reasons}), the oldest for {age}: {type}, {error}",
         why="Each is an effect that did not happen. The longer it waits, the harder it is to make up for.",
         cure="Look at the reasons, mend the cause, then replay or discard them:",
-        commands=("outboxkit dead list", "outboxkit dead show {number}"),
+        commands=(
+            "outboxkit dead list{filters}",
+            "outboxkit dead show {number}",
+            "outboxkit dead replay {one}",
+            "outboxkit dead discard {one}",
+        ),
         alerts=("OutboxkitDeadLetters", "OutboxkitStale"),
     ),
     "effect-unknown": FindingKind(
@@ -580,7 +595,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         "its key wait until then.",
         cure="Start the consumer that handles them, again if it runs: that binds its queue. Or bind a queue, or "
         'correct the type. An event that no handler needs to take is @event(…, unroutable="discard").',
-        commands=("{binds}",),
+        commands=("{consume}", "{binds}"),
         alerts=("OutboxkitPublishFails",),
     ),
     "binding-unhandled": FindingKind(

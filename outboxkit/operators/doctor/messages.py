@@ -145,6 +145,7 @@ def _of_open(database: Database) -> Iterator[Diagnosis]:
         age=span(max(0.0, (database.now - oldest[0].dead_at).total_seconds())),
         type=printable_name(oldest[0].type),
         error=printable(oldest[0].error or "-", _LONGEST_ERROR),
+        filters="",
         number=oldest[0].id,
     )
 

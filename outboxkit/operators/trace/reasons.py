@@ -10,13 +10,12 @@ from outboxkit.database.session_names import RELAY
 from outboxkit.errors.failures import printable
 from outboxkit.errors.wording import COUNTED, Count, in_utc, many, shell_word
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.operators.findings import LIMITS
+from outboxkit.operators.findings import LIMITS, commands_of, steps_of
 from outboxkit.operators.trace.reading import DatabaseRows, Surroundings
-from outboxkit.runtime.known_handlers import KnownHandler
+from outboxkit.runtime.known_handlers import KnownHandler, consume_command
 from outboxkit.tables import PARKED
 
 NAMES = 120
-HANGING = "if the relay's log stands still, end its process: its supervisor starts it again, and nothing is lost"
 IN_OUTBOX = {"locked", "paused", "parked", "behind", "retry", "delayed", "ready", "no relay"}
 """The kinds of reasons of a row of the outbox."""
 
@@ -53,24 +52,25 @@ def why_it_waits(row: Any, database: DatabaseRows) -> Explanation:
 def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tuple[str, ...]]:
     key = f"its key {legible(row.key)}"
     option = "" if row.destination == DEFAULT_DESTINATION else f" --destination {shell_word(row.destination)}"
+    relay, is_alone = f"outboxkit relay{option}", around.relays == 0
     if around.lock is not None:
-        return _locked(around.lock, now)
+        return _locked(around.lock, relay, now)
     if (parking := around.parking) is not None:
         dead = f"dead letter {parking.id}, message {legible(parking.message_id)}, {legible(parking.reason)}"
-        return "parked", f"{key} is parked by {dead}{because(parking)}", _resolve(parking.id)
+        cure = commands_of("key-parked", number=parking.id, shell_key=shell_word(row.key))
+        return "parked", f"{key} is parked by {dead}{because(parking)}", cure
     if around.held is not None:
         return _behind(key, around.held)
     if around.pause is not None and (row.due_at is None or row.due_at <= now):
-        return "paused", str(around.pause), (f"outboxkit resume relay{option}",)
-    relay, is_alone = (f"outboxkit relay{option}",), around.relays == 0
+        return "paused", str(around.pause), commands_of("paused", process=f"relay{option}")
     if row.due_at is not None and row.due_at >= PARKED:
         return "parked", f"{key} is parked, and no open dead letter parks it any more", ()
     if row.due_at is not None and row.held and row.last_error is not None:
         failed = f"attempt {row.attempts} failed" if row.attempts else "it was put off, which counts no attempt"
         text = f"{failed}, and the next one is due at {in_utc(row.due_at)}: {legible(row.last_error)}"
         if row.due_at > now or not is_alone:
-            return "retry", text, ("outboxkit doctor",)
-        return "no relay", f"no relay is connected to this database; {text}", relay
+            return "retry", text, steps_of("type-failing")
+        return "no relay", f"no relay is connected to this database; {text}", commands_of("relay-missing", relays=relay)
     if row.due_at is not None and row.due_at > now:
         why = "it waited behind a message of its key, and is" if row.held else "it is delayed by its deliver_at, and"
         return "delayed", f"{why} due at {in_utc(row.due_at)}", ()
@@ -80,20 +80,20 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
     before = f"{many(count, 'message')} to {legible(row.destination)} {verb} before it"
     ahead = before if around.ahead else "it is the next one"
     if is_alone:
-        return "no relay", f"no relay is connected to this database; {ahead}", relay
+        cure = commands_of("relay-missing", relays=relay)
+        return "no relay", f"no relay is connected to this database; {ahead}", cure
     is_late = around.relays is not None and _is_long(row.due_at or row.created_at, now)
-    beside = f"meanwhile a relay beside it moves what waits and is not locked: {relay[0]} --drain"
     text = f"it waits for the relay of {legible(row.destination)}; {ahead}"
-    return "ready", text, ("outboxkit doctor", HANGING, beside) if is_late else ()
+    return "ready", text, steps_of("relay-stuck", relay=relay) if is_late else ()
 
 
-def _locked(lock: Any, now: datetime) -> tuple[str, str, tuple[str, ...]]:
+def _locked(lock: Any, relay: str, now: datetime) -> tuple[str, str, tuple[str, ...]]:
     since = f", since {in_utc(lock.since)}" if lock.since is not None else ""
     if (lock.name or "").startswith(RELAY):
-        cure = (HANGING,) if _is_long(lock.since, now) else ()
+        cure = steps_of("relay-stuck", relay=relay) if _is_long(lock.since, now) else ()
         return "locked", f"a relay has it in hand: session {lock.pid}{since}", cure
     text = f"session {lock.pid} ({legible(lock.name)}) has locked its row{since}, and relays skip it until that ends"
-    return "locked", text, (f"end that transaction, or SELECT pg_terminate_backend({lock.pid})",)
+    return "locked", text, commands_of("transaction-open", pid=lock.pid)
 
 
 def _behind(key: str, first: Any) -> tuple[str, str, tuple[str, ...]]:
@@ -112,10 +112,6 @@ def _is_long(since: datetime | None, now: datetime) -> bool:
     return since is not None and now - since >= LIMITS.waiting
 
 
-def _resolve(number: int) -> tuple[str, str]:
-    return f"outboxkit dead replay {number}", f"outboxkit dead discard {number}"
-
-
 def of_letter(letter: Any, database: DatabaseRows, queues: Collection[str] = ()) -> Explanation:
     """The reason of a dead letter: open, replayed or discarded. `queues` are those whose handlers take its type."""
     if letter.resolution is not None:
@@ -124,7 +120,8 @@ def of_letter(letter: Any, database: DatabaseRows, queues: Collection[str] = ())
     by = f" of handler {legible(letter.handler)}" if letter.handler else ""
     text = f"dead letter {letter.id} of the {letter.side}{by}, {legible(letter.reason)}{because(letter)}"
     text += f"; it parks the key {legible(letter.key)}" if letter.parked else ""
-    return Explanation("dead", text, (*_binding(letter, queues), *_resolve(letter.id)), database.name)
+    cure = commands_of("dead-letters", number=letter.id, one=letter.id)
+    return Explanation("dead", text, (*_binding(letter, queues), *cure), database.name)
 
 
 def because(dead: Any) -> str:
@@ -132,15 +129,12 @@ def because(dead: Any) -> str:
     return f": {legible(dead.error.removeprefix(f'{dead.reason}: '))}" if dead.error else ""
 
 
-def _binding(letter: Any, queues: Collection[str]) -> Iterator[str]:
+def _binding(letter: Any, queues: Collection[str]) -> tuple[str, ...]:
     """The step that gives an unroutable message a queue, before its replay."""
-    is_unroutable = (letter.side, letter.reason) == ("outbox", Verdict.UNROUTABLE)
-    if is_unroutable and letter.destination == DEFAULT_DESTINATION:
-        for queue in sorted({letter.queue} if letter.queue is not None else queues) or ["QUEUE"]:
-            yield (
-                f"first start the consumer of {legible(letter.type)}, again if it runs, which binds its queue: "
-                f"outboxkit consume MODULE --queue {shell_word(queue)}"
-            )
+    if (letter.side, letter.reason, letter.destination) != ("outbox", Verdict.UNROUTABLE, DEFAULT_DESTINATION):
+        return ()
+    names = sorted({letter.queue} if letter.queue is not None else queues) or ["QUEUE"]
+    return steps_of("type-unwanted", consume=tuple(map(consume_command, names)))
 
 
 def of_crashes(record: Any, database: DatabaseRows) -> Explanation:

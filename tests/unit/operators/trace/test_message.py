@@ -99,7 +99,7 @@ def test_a_message_that_no_queue_got_is_not_said_to_be_in_one():
     there = database(handlers=[registered(queue="billing")], name=THERE)
     found = traced("m", database(gone()), there)
     assert [(reason.kind, reason.database) for reason in found.why] == [("dead", DATABASE)]
-    assert "--queue billing" in found.why[0].cure[0]
+    assert "--queue billing" in found.why[0].cure[1]
     assert traced("m", database(gone(resolution="discarded", **RESOLVED)), there).state == "discarded"
     assert traced("m", database(gone(resolution="replayed", **RESOLVED)), there).state == "not handled"
     assert [reason.kind for reason in traced("m", database(gone(), kept()), there).why] == ["dead", "not handled"]
