@@ -21,7 +21,7 @@ from outboxkit.runtime import urls
 from outboxkit.runtime.pauses import Pause, read_pauses
 from outboxkit.statements import activity
 from outboxkit.statements import status as statements
-from outboxkit.statements.dialects import SNAPSHOT, is_server
+from outboxkit.statements.dialects import is_server, snapshot_options
 
 LIMIT = {"limit": COUNTED + 1}
 MOST_NAMES = 100
@@ -156,8 +156,7 @@ async def read_status(installation: Installation) -> Status:
     if "database: connection" in side.passed:
         try:
             async with installation.opened() as connection:
-                if is_server(connection.dialect.name):
-                    await connection.execution_options(**SNAPSHOT)
+                await connection.execution_options(**snapshot_options(connection.dialect.name))
                 now = installation.clock()
                 figures = await connection.run_sync(read_figures, now)
         except (SchemaError, SQLAlchemyError):

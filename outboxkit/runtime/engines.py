@@ -14,7 +14,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.errors.sqlstates import NO_RIGHT
 from outboxkit.runtime import urls
 from outboxkit.schema import ROLE
-from outboxkit.statements.dialects import SNAPSHOT, has_one_writer, is_server
+from outboxkit.statements.dialects import has_one_writer, snapshot_options
 
 SQLITE_BUSY_SECONDS = 30
 """The time for which a transaction on SQLite waits for the one writer before it."""
@@ -57,7 +57,7 @@ READER = {"application_name": "outboxkit metrics", "connect_timeout": 3, "tcp_us
 
 def snapshot(engine: AsyncEngine) -> AsyncEngine:
     """This engine, whose transactions on PostgreSQL read one state of the database, and write nothing."""
-    return engine.execution_options(**SNAPSHOT) if is_server(engine.dialect.name) else engine
+    return engine.execution_options(**snapshot_options(engine.dialect.name))
 
 
 async def reader_beside(engine: AsyncEngine) -> Engine:

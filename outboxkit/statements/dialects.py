@@ -30,9 +30,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
-SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-"""Execution options of a server's connection that is to read everything as of one moment, and to write nothing."""
-
 SERVER = "postgresql"
 """The dialect of what is for a server only."""
 
@@ -50,6 +47,11 @@ def is_server(dialect: str) -> bool:
 def has_one_writer(dialect: str) -> bool:
     """Whether the database is a file: one transaction at a time writes, so that nobody else has a row meanwhile."""
     return dialect == "sqlite"
+
+
+def snapshot_options(dialect: str) -> dict[str, Any]:
+    """Execution options of a connection that reads everything as of one moment, and writes nothing; none for a file."""
+    return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True} if is_server(dialect) else {}
 
 
 def moves_rows(dialect: str) -> bool:

@@ -21,7 +21,7 @@ from outboxkit.errors.wording import COUNTED
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.runtime import engines
 from outboxkit.statements import activity, operations, partitions, status
-from outboxkit.statements.dialects import SNAPSHOT, is_server
+from outboxkit.statements.dialects import is_server, snapshot_options
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.catalogue import Metric
 from outboxkit.telemetry.metrics import NONE, Reading
@@ -86,8 +86,8 @@ class TableReader:
         """Add one part's readings, if its tables may be read. False: the database is away."""
         try:
             with self._engine.connect() as connection:
+                connection.execution_options(**snapshot_options(connection.dialect.name))
                 if is_server(connection.dialect.name):
-                    connection.execution_options(**SNAPSHOT)
                     connection.execute(_statement(status.limit_reading))
                 readings |= part(connection, self._now())
         except DBAPIError as error:

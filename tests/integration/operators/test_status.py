@@ -16,7 +16,7 @@ from outboxkit.operators.status import Status, read_figures, read_status
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
-from outboxkit.statements.dialects import SNAPSHOT
+from outboxkit.statements.dialects import snapshot_options
 from tests.integration.operators.doctoring import NOW
 from tests.processes import programs
 from tests.servers import Server
@@ -59,7 +59,7 @@ def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgr
 
     event.listen(Engine, "after_cursor_execute", move)
     try:
-        with pg_engine.connect().execution_options(**SNAPSHOT) as connection:
+        with pg_engine.connect().execution_options(**snapshot_options("postgresql")) as connection:
             found = read_figures(connection, utc_now())
     finally:
         event.remove(Engine, "after_cursor_execute", move)
