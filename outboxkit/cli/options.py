@@ -39,8 +39,9 @@ Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only 
 
 OPTIONS = {
     **dict.fromkeys(("database_url", "broker_url"), "URL|@FILE"),
-    **dict.fromkeys(("destination", "queue"), "NAME"),
+    **dict.fromkeys(("exchange", "destination", "queue"), "NAME"),
     "bind": "EXCHANGE:KEY",
+    "retry_delays": "DURATIONS",
     "readers": "NAMES",
     **dict.fromkeys(("declare", "ordered"), ""),
     **dict.fromkeys(("batch_size", "concurrency", "shards", "max_attempts"), "NUMBER"),

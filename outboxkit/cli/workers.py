@@ -21,7 +21,7 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
 
 
 @with_options(
-    *("database_url", "broker_url", "destination", "batch_size", "publish_timeout", "max_attempts"),
+    *("database_url", "broker_url", "exchange", "destination", "batch_size", "publish_timeout", "max_attempts"),
     *("published_retention", "admin_port"),
     logs=True,
 )
@@ -77,7 +77,7 @@ def _warn(settings: Settings, *, drain: bool) -> None:
 
 @with_options(
     *("queue", "bind", "declare", "database_url", "broker_url", "readers", "concurrency", "ordered", "shards"),
-    *("max_attempts", "inbox_retention", "admin_port"),
+    *("exchange", "max_attempts", "retry_delays", "inbox_retention", "admin_port"),
     logs=True,
 )
 def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
