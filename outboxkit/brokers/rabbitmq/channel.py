@@ -133,9 +133,9 @@ class ConfirmChannel:
         await self._wait_until(
             lambda: self._is_finishing or (tracker.blocked_by is None and not tracker.is_unanswered(id_))
         )
-        if tracker.lost is not None:
-            return Receipt(Verdict.UNKNOWN, tracker.lost.reason)
-        return Receipt(Verdict.NOT_SENT, "its connection was replaced") if self._is_finishing else None
+        if self._is_finishing:  # and closed by now, perhaps
+            return Receipt(Verdict.NOT_SENT, "its connection was replaced")
+        return None if tracker.lost is None else Receipt(Verdict.UNKNOWN, tracker.lost.reason)
 
     def _on_change(self) -> None:
         self._changed.set()

@@ -29,6 +29,7 @@ REMEMBERS, FILES = "a retry counts or remembers again in variables", "a retry ch
 ANOTHER, SPEAKS = "it changes a database by another session or connection", "it speaks with another service"
 REQUEST = "it sends a request without a key that is the same at each attempt"
 SECOND, AFTER = "a second message of the same event fails, each time", "it acts after the end of its transaction"
+LEAVES_A_THREAD = r"it leaves the thread Thread-\d+ .* behind"
 CAUGHT = {
     AT_ONCE: "sum_by_hand sum_by_hand_async sum_in_sql upsert upsert_without_key next_number",
     SWALLOWED: "swallow swallow_async swallow_plain",
@@ -44,7 +45,8 @@ CAUGHT = {
     "own_attribute closure array queue queue_async counts_elsewhere environment",
     FILES: "file_kept_open file file_of_its_own truncate folder hard_link link file_behind_a_link",
     "it leaves the task later behind": "task",
-    r"it leaves the thread Thread-\d+ .* behind": "thread mail_in_own_thread",
+    LEAVES_A_THREAD: "thread",
+    f"{LEAVES_A_THREAD}|it sends a mail": "mail_in_own_thread",
     "it leaves the timer of send_mail behind": "timer",
     REQUEST: "httpx httpx_async requests urllib http_client new_key",
     "it sends a mail": "mail mail_in_thread mail_in_pool",

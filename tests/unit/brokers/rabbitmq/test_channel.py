@@ -200,3 +200,16 @@ async def test_a_message_on_which_the_encoder_stumbles_stops_no_other(wire: Wire
     await sending
     refused = Receipt(Verdict.REJECTED, "cannot be written as AMQP: ZeroDivisionError")
     assert batch.receipts == [CONFIRMED, refused, CONFIRMED]
+
+
+async def test_what_waited_for_its_turn_was_not_sent_although_the_channel_was_closed_meanwhile(
+    wire: Wire, opened: ConfirmChannel
+):
+    publishes = [asyncio.create_task(opened.publish_one("one id", b"frames", timeout=5)) for _ in range(4)]
+    await wire.next_buffer()
+    await settled(publishes[0])
+    opened.tracker.nack(1, multiple=False)
+    await opened.finish(timeout=5)
+    opened.tracker.closed(0, "closed", connection_too=True)
+    receipts = await asyncio.gather(*publishes)
+    assert [each.verdict for each in receipts] == [Verdict.POSTPONED] + [Verdict.NOT_SENT] * 3
