@@ -53,6 +53,7 @@ REPEATED = ("queue", "bind")
 """Options that may be options several times."""
 VARIABLES = """Settings are variables, too: OUTBOXKIT_DATABASE_URL, or …_URL_FILE if a file
 holds it. Keep passwords out of the command line."""
+ALONE = " Other settings, such as OUTBOXKIT_LOG_LEVEL, are variables alone: docs/reference/settings.md has all."
 
 
 def duration(option: str, text: str) -> timedelta:
@@ -153,7 +154,8 @@ def with_options(*names: str, logs: bool = False, **texts: str) -> Callable[[Cal
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         text = inspect.getdoc(command)
-        run.__name__, run.__doc__ = command.__name__, f"{text}\n\n{VARIABLES}" if names else text
+        notes = f"\n\n{VARIABLES}{ALONE if logs else ''}" if names else ""
+        run.__name__, run.__doc__ = command.__name__, f"{text}{notes}"
         return run
 
     return decorate

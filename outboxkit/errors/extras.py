@@ -9,7 +9,7 @@ _OF_WORKERS = (
 )
 _OF_METRICS = ("opentelemetry.exporter.prometheus", "opentelemetry.sdk", "prometheus_client")
 EXTRAS = {
-    "fastapi": "fastapi",
+    **dict.fromkeys(("anyio", "fastapi"), "fastapi"),
     "flask": "flask",
     "httpx": "http",
     "opentelemetry": "otel",

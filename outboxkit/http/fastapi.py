@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.util import ThreadLocalRegistry
 
 from outboxkit import tables
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.database.transaction import refuse_end
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra

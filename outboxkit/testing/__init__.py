@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from outboxkit.errors.extras import needs_extra
+
 if TYPE_CHECKING:
     from outboxkit.testing.messages import assert_round_trips, deliver, deliver_all, message_of, outbox_messages
     from outboxkit.testing.once import assert_effects_once
@@ -25,4 +27,5 @@ if not TYPE_CHECKING:
         """Import a name when it is first used: the plugin is loaded in suites that use none of this."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'messages')}"), name)
+        with needs_extra(f"{__name__}.{name}"):
+            return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'messages')}"), name)

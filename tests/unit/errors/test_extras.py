@@ -126,6 +126,22 @@ def test_one_library_that_is_missing_is_named(library: str, extra: str, options:
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "extra"),
+    [
+        ("outboxkit.http.fastapi", "Idempotent", "fastapi"),
+        ("outboxkit.http.flask", "Idempotent", "flask"),
+        ("outboxkit.testing", "assert_effects_once", "worker"),
+        ("outboxkit.testing", "assert_order_does_not_matter", "worker"),
+    ],
+)
+def test_an_import_of_an_application_names_its_extra(module: str, name: str, extra: str):
+    ended = without(f"from {module} import {name}")
+    told = ended.stderr.splitlines()[-1]
+    assert told.startswith(f"ModuleNotFoundError: {module}")
+    assert told.endswith(f"is not installed: pip install 'outboxkit[{extra}]'")
+
+
 def test_a_psycopg_without_libpq_is_told_what_it_lacks():
     refused = ("psycopg_binary", "psycopg_c", "psycopg.pq.pq_ctypes")
     ended = without(COMMAND, "status", accepted=(), refused=refused)
