@@ -108,7 +108,7 @@ async def test_who_answers_nobody_blames_nobody(destination: Destination):
     assert "time was up after 1 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[2:]] == ["there was no time left to send it"] * 3
     await publisher.close()
-    publisher = HttpPublisher(destination.url, timeout=30, concurrency=2)
+    publisher = HttpPublisher(destination.url, timeout=timedelta(seconds=30), concurrency=2)
     destination.answer = lambda _: DROP
     assert set(verdicts(await publish(publisher, *map(made, range(5))))) == {"unknown"}
     await publisher.close()
