@@ -170,7 +170,22 @@ class _ThreadCursor(_BeginsAlong, psycopg.Cursor[Any]):
     """A cursor for threads."""
 
 
-class Connection(AsyncConnection[Any]):
+class _Held:
+    """Knows whether a block of the driver, such as a COPY's, holds the connection while nobody waits in it.
+
+    Whatever wants the connection then waits until that block is left, which nobody may do any more.
+    """
+
+    waits = 0
+    lock: Any
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is so."""
+        return not self.waits and self.lock.locked()
+
+
+class Connection(_Held, AsyncConnection[Any]):
     """A connection for the event loop, which is not freed while a task of a handler still waits in it.
 
     Psycopg's own would be freed, and the task's next call would crash the process.
@@ -218,6 +233,9 @@ class Connection(AsyncConnection[Any]):
 
     async def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
+        if self.is_held:
+            _hang_up(self)
+            return
         if self.ending is None and self.pgconn.transaction_status != TransactionStatus.ACTIVE:
             await super().rollback()
             return
@@ -241,7 +259,7 @@ class Connection(AsyncConnection[Any]):
             await super().close()
 
 
-class ThreadConnection(psycopg.Connection[Any]):
+class ThreadConnection(_Held, psycopg.Connection[Any]):
     """A connection for threads."""
 
     patience: silence.Patience | None = None
@@ -286,6 +304,9 @@ class ThreadConnection(psycopg.Connection[Any]):
 
     def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
+        if self.is_held:
+            _hang_up(self)
+            return
         if self.ending is None and self.pgconn.transaction_status != TransactionStatus.ACTIVE:
             super().rollback()
             return
@@ -311,6 +332,11 @@ def part_with_silent(engine: Engine) -> None:
         # One that was opened a moment ago has just answered: the pool would give up after two of them.
         if driver.opened_at <= min(silence.last_end(), monotonic() - JUST_SECONDS):
             raise InvalidatePoolError("a connection of its time was silent")
+
+
+def _hang_up(connection: Connection | ThreadConnection) -> None:
+    connection.ending = None
+    connection.pgconn.finish()
 
 
 def _commit(connection: Connection | ThreadConnection, ending: GuardedEnd) -> Waiting[None]:
@@ -367,6 +393,7 @@ def _send(connection: Connection | ThreadConnection, *texts: str) -> Waiting[Non
 def _attended(connection: Connection | ThreadConnection, waiting: Waiting[T]) -> Waiting[T]:
     """The same wait, which ends with an error if the server has fallen silent."""
     heard, doubt = monotonic(), None
+    connection.waits += 1
     try:
         wish = next(waiting)
         while True:
@@ -395,6 +422,7 @@ def _attended(connection: Connection | ThreadConnection, waiting: Waiting[T]) ->
         _refuse_if_busy(connection, error)
         raise
     finally:
+        connection.waits -= 1
         if doubt is not None:
             doubt.end()
 

@@ -137,19 +137,25 @@ def call(
         TransactionRequired: it ended the transaction.
         ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable.
     """
-    started = perf_counter()
+    started, driver = perf_counter(), connection.connection.driver_connection
     file = (connection.engine.url.database or ":memory:") if has_one_writer(connection.dialect.name) else None
     with (
         handling(message, handler=handler.name, database=file, origin=Origin(session, installation)),
         guarded(session, connection, handler.name),
         session.info.get(LIMIT, _limited)(handler, connection),
-        silence.lent(connection.connection.driver_connection),
+        silence.lent(driver),
     ):
         run = partial(invoke, handler, session, event, message, attempt)
         if in_batch:
             run()
         else:
             in_own_task(session, run)
+        if getattr(driver, "is_held", False):
+            raise RuntimeError(
+                f"handler {handler.name!r} left a block of the driver open, such as a COPY's: leave it in the handler, "
+                "by `async with`"
+            )
+        if not in_batch:
             session.flush()
     seconds = perf_counter() - started
     return round(seconds * 1000) if seconds >= LONG else None

@@ -327,6 +327,39 @@ async def test_a_handler_that_goes_on_after_a_copy_is_a_failure_and_no_outage(
     assert [line for line in said if "away" in line["event"]] == []
 
 
+@pytest.mark.parametrize("place", ["loop", "batch in the loop", "thread"])
+async def test_a_copy_of_the_driver_that_is_left_open_fails_its_own_message(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, noted: Callable[[], list[str]], place: Place
+):
+    """It holds the connection's lock, for which the COMMIT would wait for ever."""
+    kept: list[Any] = []
+
+    def open_copy(driver: Any) -> Any:
+        kept.append(driver.cursor().copy(COPIES[0]))
+        return kept[-1]
+
+    @inbox_handler("Copies", batch=place.startswith("batch"))
+    async def copies(session: AsyncSession, event: Ordered) -> None:
+        await session.run_sync(note, f"order {event.number}")
+        if event.number == 0:
+            await open_copy((await (await session.connection()).get_raw_connection()).driver_connection).__aenter__()
+
+    @inbox_handler("Copies")
+    def copies_in_thread(session: Session, event: Ordered) -> None:
+        note(session, f"order {event.number}")
+        if event.number == 0:
+            open_copy(session.connection().connection.driver_connection).__enter__()
+
+    handler = copies_in_thread if place == "thread" else copies
+    async with consume(async_pg_engine, broker, place, handler, ConsumerPolicy(max_attempts=2)) as consumer:
+        for number in range(3):
+            publish(broker, number, f"m{number}")
+        await consumer.reaches(retried=1, dead=1, processed=2)
+    assert noted() == ["order 1", "order 2"]
+    (letter,) = dead_letters(pg_engine)
+    assert "left a block of the driver open" in letter.error
+
+
 @pytest.mark.parametrize("place", ["loop", "batch in the loop"])
 async def test_the_session_is_reset_after_a_rollback_at_the_driver(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
