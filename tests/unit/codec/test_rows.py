@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import EncodeError, tables
+from outboxkit.codec.headers import OWN
 from outboxkit.codec.rows import COLUMNS, TEXTS, from_claimed, from_row, to_row
 from outboxkit.message import MAX_VERSION, Message
 from tests.unit.shop import NOW, message
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
+NAMES = SHORT.map(lambda name: name[:32]).filter(lambda name: not name.startswith(OWN))
 MESSAGES = st.builds(
     Message,
     id=SHORT,
@@ -19,7 +21,7 @@ MESSAGES = st.builds(
     payload=st.binary(max_size=20),
     key=st.none() | SHORT,
     topic=st.none() | SHORT,
-    headers=st.dictionaries(SHORT.map(lambda name: name[:32]), st.none() | SHORT | st.booleans(), max_size=2),
+    headers=st.dictionaries(NAMES, st.none() | SHORT | st.booleans(), max_size=2),
     correlation_id=st.none() | SHORT,
     causation_id=st.none() | SHORT,
     created_at=st.none() | st.just(NOW),
