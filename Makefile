@@ -13,7 +13,7 @@ SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs dist test test-all test-lowest coverage bench check format lock clean
+.PHONY: help install demo docs dist matrix model mutation soak test test-all test-lowest coverage bench check format lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,21 @@ test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples
 coverage: $(VENV)/.tests ## how much of outboxkit the unit and integration tests run; fails below what pyproject.toml asks
 	@$(BIN)/python -m tests.servers --provide
 	$(BIN)/python -m pytest -q $(WORKERS) --cov --cov-report=term:skip-covered tests/unit tests/integration
+
+model: $(VENV)/.tests ## check the models of the protocol with spin, and that each broken variant of them fails (ARGS="--night", "--help")
+	$(BIN)/python -m tests.model $(ARGS)
+
+mutation: $(VENV)/.tests ## change the modules that carry promises, one thing at a time, and name what no unit test notices (ARGS="relay")
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mutmut==3.8.1'
+	$(BIN)/python -m tests.mutation $(ARGS)
+
+soak: $(VENV)/.tests ## real processes under faults drawn from a seed, and the history checked (MINUTES=2 SEED=…)
+	@$(BIN)/python -m tests.servers --provide
+	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),2) --seed $(SEED) $(ARGS)
+
+matrix: $(VENV)/.tests ## every step of every process, stopped in five ways (an hour; ARGS="-k Relay" for some)
+	@$(BIN)/python -m tests.servers --provide
+	OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_MATRIX=1 $(BIN)/python -m pytest -q tests/faults/test_matrix.py $(WORKERS) $(ARGS)
 
 bench: $(VENV)/.tests ## how fast it is here, beside what it is compared with (ARGS="--quick", "--help")
 	@$(BIN)/python -m tests.servers --provide

@@ -3,10 +3,11 @@
 import os
 import signal
 import sys
+from typing import NoReturn
 
-WORKERS = ("relay", "consume")
-INTERRUPTED = 130
-"""Exit code after SIGINT, as of shells."""
+WORKERS = ("relay", "consume", "run")
+INTERRUPTED, INCOMPLETE = 130, 3
+"""Exit codes: after SIGINT, as of shells; and of a drain that was stopped before its end."""
 
 
 def main() -> None:
@@ -17,7 +18,7 @@ def main() -> None:
     is_worker = sys.argv[1:2] and sys.argv[1] in WORKERS
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     if is_worker:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: _stop(is_drain="--drain" in sys.argv))
     try:
         from outboxkit import cli  # noqa: PLC0415 - typer, which an extra brings
     except ModuleNotFoundError as error:
@@ -29,6 +30,12 @@ def main() -> None:
     if not is_worker:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     cli.main()
+
+
+def _stop(*, is_drain: bool) -> NoReturn:
+    if is_drain:
+        os.write(2, b"outboxkit: stopped before the drain began\n")
+    os._exit(INCOMPLETE if is_drain else 0)
 
 
 if __name__ == "__main__":

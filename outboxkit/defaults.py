@@ -20,11 +20,23 @@ CONSUME_BATCH_SIZE = 200
 PREFETCH = 64
 """Deliveries that the broker pushes ahead, at least."""
 
-DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
+RETRY_DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
 """Delays of a failed delivery: the first after its first failure, the last from then on."""
 
 ATTEMPTS = 10
 """Failures after which a message is a dead letter."""
 
-RETENTION = timedelta(days=14)
+INBOX_RETENTION = timedelta(days=14)
 """The time for which the inbox remembers a message, which has to exceed the time that retries take."""
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Bytes of a delivery's payload, at most: four times the largest one that `outbox.add` takes by default."""
+
+REMIND_SECONDS = 60.0
+"""Seconds until trouble that lasts is logged again: the first error of an outage is often not its cause."""
+
+EMBEDDED_FILE = "outboxkit.db"
+"""The SQLite file of `outboxkit run` without settings, in the current directory."""
+
+BROKER_URL = "amqp://guest:guest@localhost:5672/"
+"""RabbitMQ as it is installed, on this machine."""

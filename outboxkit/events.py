@@ -4,15 +4,17 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast, get_args
 
 import msgspec
 
-from outboxkit.compression import Compression, check_compression
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.extras import zstd
 from outboxkit.message import DEFAULT_DESTINATION, MAX_VERSION, is_storable_name, is_version
 
 T = TypeVar("T")
+Compression = Literal["gzip", "zstd"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
 _MARK = "__outboxkit_event__"
 _MAPPED = ("__mapper__", "__table__")
@@ -100,7 +102,10 @@ def event(
         )
     if unroutable not in (None, "discard"):
         raise ConfigurationError(f'@event({name!r}) takes unroutable="discard" or None; found {unroutable!r}')
-    check_compression(compress, f"@event({name!r})")
+    if compress not in (None, *COMPRESSIONS):
+        raise ConfigurationError(f'@event({name!r}) takes compress="gzip", "zstd" or None; found {compress!r}')
+    if compress == "zstd":
+        zstd()
     if not is_version(version):
         raise ConfigurationError(
             f"@event({name!r}) takes a version, a whole number from 1 to {MAX_VERSION}; found {version!r}"
@@ -127,11 +132,7 @@ def event(
 
 
 def _aliases(name: str, aliases: object) -> tuple[str, ...]:
-    """The aliases, each once.
-
-    Raises:
-        ConfigurationError: one is not a name, or is the event's own.
-    """
+    """The aliases, each once."""
     if not isinstance(aliases, tuple | list) or not all(map(_is_name, aliases)) or name in aliases:
         raise ConfigurationError(
             f"@event({name!r}) takes as aliases the names that it had before, each of 1 to 255 bytes, as in "

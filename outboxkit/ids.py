@@ -5,12 +5,13 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from hashlib import blake2b
 from uuid import UUID, uuid5
 
 import uuid_utils
 
-Part = str | int | UUID | bytes
+IdPart = str | int | UUID | bytes
 
 _USUAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _TIMED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -33,6 +34,7 @@ def new(*, at: datetime | None = None) -> str:
     return str(UUID(int=milliseconds << 80 | random_id.int & (1 << 80) - 1))
 
 
+@lru_cache(maxsize=256)  # a consumer asks twice for each message: is it stale, and for its inbox row
 def time_of(id_: str) -> datetime | None:
     """The moment in a UUIDv7, to the millisecond; None for any other id."""
     try:
@@ -44,7 +46,7 @@ def time_of(id_: str) -> datetime | None:
         return None
 
 
-def derive(*parts: Part) -> str:
+def derive(*parts: IdPart) -> str:
     """The same id for the same parts, on every machine and in every version: a UUIDv5 (RFC 9562, section 5.5).
 
     For a producer that may run twice: both runs give their message one id, and inboxes see a duplicate. Parts are kept
@@ -65,12 +67,12 @@ GENERATIONS = 16
 """The number of ids that are derived from one another and have one time: a digit of the id counts them."""
 
 
-def derive_from(cause_id: str, *parts: Part) -> str:
+def derive_from(cause_id: str, *parts: IdPart) -> str:
     """The id of a message that a handler adds: the same each time that the handler runs for the same message.
 
     It is a UUIDv8 (RFC 9562, section 5.8), whose 48 bits of time are those of the cause. So it sorts beside its cause,
     into the same partition of an inbox. That time is not the message's own, and `time_of` does not return it. If the
-    cause has no time, or `GENERATIONS` have had it, the id is that of `derive`: a story may go on for years.
+    cause has no time, or `GENERATIONS` have had it, the id is that of `derive`: a chain of causes may go on for years.
 
     Raises:
         TypeError: as `derive`.
@@ -98,7 +100,7 @@ def time_before(id_: str) -> datetime | None:
         return None
 
 
-def _canonical(parts: tuple[Part, ...]) -> Iterator[str]:
+def _canonical(parts: tuple[IdPart, ...]) -> Iterator[str]:
     for part in parts:
         plain = part.value if isinstance(part, Enum) else part
         match plain:

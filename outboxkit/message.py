@@ -14,7 +14,7 @@ from outboxkit.errors import EncodeError
 NAME_LIMIT = 255
 """The maximum bytes of an AMQP 0-9-1 short string (section 4.2.5.3), which ids, types and routing keys are."""
 
-EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """The moments that a message can carry: a day inside the range that Python can show in every time zone."""
 
 MAX_VERSION = 2**31 - 1
@@ -38,7 +38,7 @@ class Message:
         key: the ordering key, usually the aggregate's id.
         topic: the routing key; None means the type.
         headers: the user's own headers, and `traceparent`/`tracestate`.
-        correlation_id: shared by every message of one story.
+        correlation_id: shared by a message and by all that it causes, however far.
         causation_id: the id of the message whose handler added this one.
         created_at: the time (UTC) at which it was added, or is due if that is later. None if a foreign publisher sent
             no timestamp.
@@ -121,7 +121,7 @@ def changed(message: Message, **fields: Any) -> Message:
 
 
 def caused_by(cause: Message, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message that the handling of `cause` makes: of its story, with its trace context.
+    """The fields of a message that the handling of `cause` makes: with its correlation id and trace context.
 
     A correlation id, a causation id and a trace context that `fields` has already stay as they are.
     """
@@ -137,7 +137,7 @@ def caused_by(cause: Message, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_headers(headers: object) -> None:
-    """Refuse headers that are not a mapping.
+    """Refuse headers that are not a mapping. `codec.rows.encode_headers` checks their names and values.
 
     Raises:
         EncodeError: they are something else.
@@ -153,20 +153,20 @@ def check_moment(name: str, moment: object) -> None:
 
     Args:
         name: the value's name in the error.
-        moment: an aware datetime from `EARLIEST` to `LATEST`, or None.
+        moment: an aware datetime from `FIRST_MOMENT` to `LAST_MOMENT`, or None.
 
     Raises:
         EncodeError: it is another kind of value, has no time zone, or is outside these bounds.
     """
-    if moment is None or (type(moment) is datetime and moment.tzinfo is UTC and EARLIEST <= moment <= LATEST):
+    if moment is None or (type(moment) is datetime and moment.tzinfo is UTC and FIRST_MOMENT <= moment <= LAST_MOMENT):
         return
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise EncodeError(
             f"{name} is {moment!r}; it must be a datetime with a time zone, such as datetime.now(UTC) + delay"
         )
-    if not EARLIEST <= moment <= LATEST:
+    if not FIRST_MOMENT <= moment <= LAST_MOMENT:
         raise EncodeError(
-            f"{name} is {moment}; a moment from {EARLIEST.date()} to {LATEST.date()} UTC is accepted. "
+            f"{name} is {moment}; a moment from {FIRST_MOMENT.date()} to {LAST_MOMENT.date()} UTC is accepted. "
             f"If it stands for never, leave {name.rpartition(' ')[2]} out"
         )
 
@@ -226,15 +226,11 @@ class Handling:
     """The message that is being handled, and its handler.
 
     Attributes:
-        message: the message.
-        handler: the handler's durable name; None if it has none.
-        database: the file of the handler's transaction, if it is SQLite, which has one writer at a time.
         origin: of the ids of messages that the handler adds; None if they are new ones.
     """
 
     message: Message
     handler: str | None = None
-    database: str | None = None
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
 
@@ -245,29 +241,21 @@ _MESSAGE_ID, _TYPE, _HANDLER, _CORRELATION_ID = (
 """The same for structlog, whose `merge_contextvars` takes variables by this prefix, unless they are an Ellipsis."""
 
 
-def being_handled() -> Message | None:
-    """The message whose handler is running in this context, if any: the cause of a message that is added now."""
-    current = _handling.get()
-    return current.message if current is not None else None
-
-
 def current_handling() -> Handling | None:
     """The message and the handler that is running in this context, if any."""
     return _handling.get()
 
 
 @contextmanager
-def handling(
-    message: Message, *, handler: str | None = None, database: str | None = None, origin: Origin | None = None
-) -> Iterator[None]:
+def handling(message: Message, *, handler: str | None = None, origin: Origin | None = None) -> Iterator[None]:
     """Make `message` the cause of every message that is added inside the block, and part of lines that are logged."""
-    token = _handling.set(Handling(message, handler, database, origin))
+    token = _handling.set(Handling(message, handler, origin))
     message_id, type_ = _MESSAGE_ID.set(message.id), _TYPE.set(message.type)
-    name, story = _HANDLER.set(handler or ...), _CORRELATION_ID.set(message.correlation_id or message.id)
+    name, correlation = _HANDLER.set(handler or ...), _CORRELATION_ID.set(message.correlation_id or message.id)
     try:
         yield
     finally:
-        _CORRELATION_ID.reset(story)
+        _CORRELATION_ID.reset(correlation)
         _HANDLER.reset(name)
         _TYPE.reset(type_)
         _MESSAGE_ID.reset(message_id)

@@ -45,8 +45,8 @@ class Retries:
 
     Attributes:
         max_attempts: after so many failures the message becomes a dead letter; None means the consumer's limit.
-        delays: the delays after the first failure, the second, …; the last one applies to all further failures. The
-            broker rounds each to one of the consumer's retry delays, which apply if this is empty.
+        delays: the delays after the first failure, the second, …; the last one applies to all further failures. Each
+            is rounded to the nearest of the consumer's retry delays, which apply if this is empty.
         never: exceptions after which another attempt is pointless: the message is dead at once.
 
     Raises:

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import logging
+import os
 import re
 import secrets
 import signal
@@ -56,6 +57,7 @@ hypothesis.settings.load_profile(by_night("night", else_="day"))
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Before 2.0.55, SQLAlchemy leaves a connection that is cancelled while it is set up to the garbage collector."""
+    os.environ.pop("COLUMNS", None)  # no command folds its lines here
     if tuple(map(int, re.findall(r"\d+", sqlalchemy.__version__)[:3])) < (2, 0, 55):
         closed_late = ".*connections.Connection object at .* was deleted while still open"
         config.addinivalue_line("filterwarnings", f"ignore:{closed_late}:ResourceWarning")

@@ -12,3 +12,13 @@ def test_the_files_that_pages_about_the_code_name_are_there():
     named = {(page.name, path) for page in pages for path in re.findall(r"`(\w[\w/]*/\w+\.py)`", page.read_text())}
     missing = [pair for pair in named if not any((ROOT / top / pair[1]).is_file() for top in ("", "outboxkit"))]
     assert sorted(missing) == []
+
+
+def test_the_modules_of_how_it_works_are_there():
+    """Its first table names the modules of each step, below `outboxkit`."""
+    page = (ROOT / "docs/explanation/how-it-works.md").read_text()
+    table = page.split("| module |")[1].split("\n\n")[0]
+    rows = [line.rsplit("|", 2)[1] for line in table.splitlines()[2:]]
+    places = [ROOT / "outboxkit" / name.replace(".", "/") for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert len(places) > 10
+    assert [str(place) for place in places if not (place.is_dir() or place.with_suffix(".py").is_file())] == []

@@ -10,14 +10,20 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-RELATIVE = re.compile(r"\]\((?!\w+:|#)")
+RELATIVE = re.compile(r"(?P<image>!\[[^\]]*)?\]\((?!\w+:|#)")
 
 
 def with_absolute_links(text: str, repository: str) -> str:
     """The text with the repository's address in front of each relative link, and code as it is."""
     parts = FENCED.split(text)
-    parts[::2] = [RELATIVE.sub(f"]({repository}/blob/main/", part) for part in parts[::2]]
+    parts[::2] = [RELATIVE.sub(lambda found: _absolute(found, repository), part) for part in parts[::2]]
     return "".join(parts)
+
+
+def _absolute(found: re.Match[str], repository: str) -> str:
+    """The beginning of a link to a page, or of an image: that needs the file itself."""
+    image = found["image"] or ""
+    return f"{image}]({repository}/{'raw' if image else 'blob'}/main/"
 
 
 class IndexReadme(MetadataHookInterface):

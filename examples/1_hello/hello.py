@@ -68,6 +68,6 @@ async def hello(url: str) -> None:
 
 
 if __name__ == "__main__":
-    process.configure_log(level="warning", format="console")
+    process.configure_log(level="warning")
     with TemporaryDirectory() as folder:
         asyncio.run(hello(f"sqlite:///{folder}/hello.db"))

@@ -152,7 +152,7 @@ add_problem_handlers(app)
 
 
 async def serve(listening: socket.socket, stop: asyncio.Event) -> None:
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=5))
     server.capture_signals = nullcontext  # they are heard by `process.run`
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve([listening]))

@@ -83,7 +83,7 @@ def main() -> int:
     payments_url = os.environ.get("PAYMENTS_URL") or f"http://{HOST}:{start(Payments, port + 1, 'payments.db')}"
     if not os.environ.get("SMTP_URL"):
         os.environ["SMTP_URL"] = f"smtp://{HOST}:{start(Mails, port + 2, 'mails')}"
-    process.configure_log(level=os.environ.get("OUTBOXKIT_LOG_LEVEL", "warning"), format="auto")
+    process.configure_log(level=os.environ.get("OUTBOXKIT_LOG_LEVEL", "warning"))
     app = import_module(f"{options.app}_app")
     return process.run(lambda stop: serve(app, listening, payments_url, stop), shutdown_timeout=timedelta(seconds=10))
 

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from outboxkit import migrations
+from outboxkit.schema import migrations
 
 revision = "0001"
 down_revision = None

@@ -4,14 +4,18 @@ A new broker is one module that inherits from both of them and passes the suite 
 converts its driver's errors into `BrokerUnavailable` or receipts.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.codec.envelopes.envelope import Envelope, Malformed
+from outboxkit.codec.compression import INFLATED_LIMIT, deflate
+from outboxkit.codec.envelopes.envelope import Envelope, Malformed, Reader, read_with
+from outboxkit.codec.headers import DeliveryHeaders
+from outboxkit.codec.payloads import LARGE
+from outboxkit.errors import DecodeError
+from outboxkit.errors.failures import printable
 from outboxkit.message import Message
 
 
@@ -42,7 +46,6 @@ class Receipt:
     reason the answer was empty.
 
     Attributes:
-        verdict: one of these.
         reason: why the message was not confirmed, or why the answer to a confirmed one could not be kept.
         after: the wait before the next attempt, such as a destination asks for; None: the relay's backoff.
         final: a `REJECTED` message becomes a dead letter at once, because another attempt would not help.
@@ -58,18 +61,15 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The body of a destination's answer to a message.
-
-    Attributes:
-        payload: its bytes.
-        content_type: its MIME type.
-    """
+    """The body of a destination's answer to a message."""
 
     payload: bytes
     content_type: str = "application/json"
 
 
 CONFIRMED = Receipt(Verdict.CONFIRMED)
+LONGEST_WAIT = timedelta(hours=1)
+"""The longest wait before the next attempt that a destination, or a handler in the relay's process, can ask for."""
 
 
 class KeyGate:
@@ -217,6 +217,32 @@ class Delivery(Protocol):
         """
 
 
+def message_in(delivery: Delivery, readers: Sequence[Reader], *, limit: int = INFLATED_LIMIT) -> Message | Malformed:
+    """The message in a delivery: of the first reader that knows its envelope; the delivery's own if none does.
+
+    It is `Malformed` if a reader knows the envelope and cannot read it. So it is if none knows it, nor outboxkit.
+
+    Args:
+        delivery: a delivery of any broker.
+        readers: they are asked in this order.
+        limit: the maximum bytes of an envelope once it is inflated.
+    """
+    envelope = replace(delivery.envelope, limit=limit)
+    try:
+        message = read_with(tuple(readers), envelope)
+    except DecodeError as error:
+        return Malformed.of(envelope, printable(str(error)), kind="undecodable")
+    return delivery.message if message is None else _as_small_as_it_came(message, envelope)
+
+
+def _as_small_as_it_came(message: Message, envelope: Envelope) -> Message:
+    """The message. A large payload that was inflated is compressed again: it may wait long for its handler."""
+    payload = message.payload
+    if len(payload) <= max(LARGE, 2 * len(envelope.body)):
+        return message
+    return replace(message, payload=deflate(payload, "gzip"), content_encoding="gzip")
+
+
 class Subscriber(Broker, Protocol):
     """The consumer's side of a broker: it receives the messages of one queue.
 
@@ -256,8 +282,16 @@ class Subscriber(Broker, Protocol):
             BrokerUnavailable: the connection was lost.
         """
 
-    async def postponed(self) -> int:
+    async def waiting_retries(self) -> int:
         """The number of messages that this subscriber has put off and not received again."""
+
+    async def lengths(self) -> Mapping[str, int]:
+        """The number of ready messages of its queue and of those beside it, by name; none, as by default: not known.
+
+        Raises:
+            BrokerUnavailable: the connection was lost.
+        """
+        return {}
 
     async def close(self) -> None:
         """Disconnect. Unacked messages go back to the queue. Raises nothing if the broker is away."""

@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from outboxkit import defaults
-from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Subscriber, Verdict, reserved
-from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
+from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Subscriber, Verdict
 from outboxkit.codec.envelopes.envelope import Envelope, Malformed
+from outboxkit.codec.headers import FRESH, DeliveryHeaders, read_delivery_headers, without_own
+from outboxkit.codec.rows import aliases_of
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
 
@@ -27,7 +27,7 @@ class _Entry:
 class _Queue:
     topics: set[str] = field(default_factory=set)
     ready: deque[_Entry] = field(default_factory=deque)
-    postponed: int = 0
+    waiting: int = 0
     count: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -43,9 +43,9 @@ class _Queue:
         self.ready = deque(sorted([redelivered, *self.ready], key=lambda each: each.number))
         self.changed.set()
 
-    def put_postponed(self, message: Message | Malformed, delivery_headers: DeliveryHeaders) -> None:
+    def put_again(self, message: Message | Malformed, delivery_headers: DeliveryHeaders) -> None:
         """Append a message that has waited for its next attempt."""
-        self.postponed -= 1
+        self.waiting -= 1
         self.put(message, delivery_headers)
 
 
@@ -63,16 +63,18 @@ class MemoryBroker:
 
     def route(self, message: Message) -> Receipt:
         """Put the message into the queue that it is addressed to, or into all that are bound to its routing key."""
-        name, delivery_headers = message.queue, reserved.read_delivery_headers(message.headers)
-        sent: Message | Malformed = replace(message, headers=reserved.without(message.headers), queue=None)
-        if delivery_headers.absent:
-            sent = _without(message, delivery_headers.absent)
+        name, delivery_headers = message.queue, read_delivery_headers(message.headers)
+        sent = replace(message, headers=without_own(message.headers), queue=None)
         if name is not None:
             bound = [self._queues[name]] if name in self._queues else []
             reason = f"there is no queue {name!r}"
         else:
-            words = message.routing_key.split(".")
-            bound = [q for q in self._queues.values() if any(matches(topic.split("."), words) for topic in q.topics)]
+            keys = [key.split(".") for key in (message.routing_key, *aliases_of(message))]
+            bound = [
+                queue
+                for queue in self._queues.values()
+                if any(matches(topic.split("."), words) for topic in queue.topics for words in keys)
+            ]
             reason = f"no queue is bound to {message.routing_key!r}"
         for queue in bound:
             queue.put(sent, delivery_headers)
@@ -83,7 +85,7 @@ def _envelope(message: Message) -> Envelope:
     """The message as its publisher sent it."""
     return Envelope(
         body=message.payload,
-        headers=reserved.without(message.headers),
+        headers=without_own(message.headers),
         routing_key=message.routing_key,
         message_id=message.id,
         type=message.type,
@@ -92,13 +94,6 @@ def _envelope(message: Message) -> Envelope:
         correlation_id=message.correlation_id,
         timestamp=message.created_at,
     )
-
-
-def _without(message: Message, absent: Sequence[str]) -> Malformed:
-    """The message without the stand-ins for properties that its publisher did not send."""
-    reason = "the message has no " + " and no ".join(absent)
-    given: dict[str, Any] = dict.fromkeys(absent)
-    return Malformed.of(replace(_envelope(message), **given), reason)
 
 
 def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
@@ -196,7 +191,11 @@ class MemorySubscriber(Subscriber):
     address = "memory://"
 
     def __init__(
-        self, broker: MemoryBroker, queue: str, topics: Sequence[str], delays: Sequence[timedelta] = defaults.DELAYS
+        self,
+        broker: MemoryBroker,
+        queue: str,
+        topics: Sequence[str],
+        delays: Sequence[timedelta] = defaults.RETRY_DELAYS,
     ) -> None:
         self.queue = broker.queue(queue, topics)
         self.delays = delays
@@ -222,13 +221,13 @@ class MemorySubscriber(Subscriber):
 
     def postpone(self, delivery: MemoryDelivery, delay: timedelta, delivery_headers: DeliveryHeaders) -> None:
         """Append the message of a delivery to the queue after this delay."""
-        self.queue.postponed += 1
+        self.queue.waiting += 1
         loop = asyncio.get_running_loop()
-        loop.call_later(delay.total_seconds(), self.queue.put_postponed, delivery.message, delivery_headers)
+        loop.call_later(delay.total_seconds(), self.queue.put_again, delivery.message, delivery_headers)
 
-    async def postponed(self) -> int:
+    async def waiting_retries(self) -> int:
         """The number of messages that wait for their next attempt."""
-        return self.queue.postponed
+        return self.queue.waiting
 
     async def stop_receiving(self) -> None:
         """Receive no more deliveries: the queue seems empty from now on."""

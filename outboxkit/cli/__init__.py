@@ -56,5 +56,6 @@ def main() -> None:
         from outboxkit.runtime import compose  # noqa: PLC0415 - `outboxkit --help` does without
 
         text, code = compose.explain(_explained(error))
-        typer.secho(f"outboxkit: {text}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
+        if not compose.is_told(text):
+            typer.secho(f"outboxkit: {text}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
         sys.exit(code)

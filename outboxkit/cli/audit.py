@@ -12,8 +12,8 @@ from outboxkit.cli.commands import group
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, Limit, point_in_time, with_options
 from outboxkit.cli.wording import print_json, print_table
-from outboxkit.errors.wording import in_utc, number
-from outboxkit.runtime import audit
+from outboxkit.errors.figures import in_utc, number
+from outboxkit.operators import audit
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 from outboxkit.schema import partitions
@@ -34,7 +34,7 @@ Since = Annotated[
 ]
 
 
-@with_options("database_url")
+@with_options()
 def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List the actions of operators, the newest first: pauses, replays, discards, prunes by hand.
 

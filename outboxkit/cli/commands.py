@@ -9,6 +9,8 @@ from typer.core import TyperCommand, TyperGroup
 
 LISTED = {
     "migrate": ("migrate", "Create the tables, or bring them to this version."),
+    "run": ("run", "Run relay, consumer and retention in one process: for development and for small services."),
+    "console": ("console", "Serve the page for operators on this machine."),
     "relay": ("workers", "Publish the messages that committed transactions added for a destination."),
     "consume": ("workers", "Receive messages and run their handlers, each effect once."),
     "status": (
@@ -32,9 +34,19 @@ LISTED = {
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "schema": ("schemas", "Export the schemas of events, and find changes that break consumers."),
     "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
+    "requests": ("requests", "List the idempotency keys of the HTTP door, or show one: state, lease, status."),
+    "waiting": ("waiting", "List messages that wait for a time, make them due at once, or cancel them."),
     "dead": ("dead", "List dead letters, put them back into the outbox, or discard them."),
 }
 """For each command its module of `outboxkit.cli`, which has it as a function of its name or as `app`, and its help."""
+GROUPS = {
+    "Begin": ("demo", "run"),
+    "Work": ("migrate", "relay", "consume", "prune"),
+    "Look": ("console", "status", "doctor", "trace", "handlers", "requests", "audit", "reconcile"),
+    "Repair": ("dead", "waiting", "pause", "resume", "replay"),
+    "Events": ("schema",),
+}
+"""The commands in the order of the help."""
 _APP: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None}
 
 
@@ -110,5 +122,6 @@ class Commands(PlainGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
         """Write the list."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in LISTED.items()])
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, LISTED[name][1]) for name in names])

@@ -17,16 +17,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def connected(url: str | Settings, command: str, *, pool_size: int = 5) -> AsyncIterator[AsyncEngine]:
-    """An engine whose sessions are named after the command.
-
-    Args:
-        url: the database; settings stand for a database that has to be there, so that no SQLite file is made.
-        command: the name of the command.
-        pool_size: the most connections, about.
-
-    Raises:
-        SchemaError: there is no such SQLite file.
-    """
+    """An engine whose sessions are named after the command."""
     text = compose.database_url(url) if isinstance(url, Settings) else url
     engine = process.engine(text, name=f"outboxkit {command}", pool_size=pool_size)
     try:

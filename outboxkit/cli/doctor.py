@@ -14,7 +14,7 @@ from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.wording import many
+from outboxkit.errors.figures import many
 from outboxkit.inbox import Handler
 from outboxkit.operators.doctor.examine import SIDES, Examined, Side, examine
 from outboxkit.operators.doctor.installation import Installation
@@ -33,7 +33,7 @@ Modules = Annotated[
 Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="database or broker: look at this alone.")]
 
 
-@with_options("database_url", "broker_url", "queue", "ordered", "shards", "inbox_retention")
+@with_options()
 def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as_json: AsJson = False) -> None:
     """Say whether this installation is safe: what is wrong, why it matters, and the cure. It changes nothing.
 

@@ -10,7 +10,8 @@ from outboxkit.cli.connections import in_transaction
 from outboxkit.cli.options import AsJson, By, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.consumer.membership import GONE
-from outboxkit.errors.wording import in_utc, many, printable_name
+from outboxkit.errors.figures import in_utc, many, printable_name
+from outboxkit.operators.handlers import forget_queue, forget_shards
 from outboxkit.runtime import known_handlers
 from outboxkit.runtime.known_handlers import KnownHandler
 from outboxkit.runtime.settings import Settings
@@ -20,7 +21,7 @@ Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the co
 COLUMNS = {"queue": "whole", "handler": "whole", "last seen": "whole", "types": "folded", "function": "folded"}
 
 
-@with_options("database_url")
+@with_options()
 def list_handlers(settings: Settings, *, as_json: AsJson = False) -> None:
     """List the handlers that the consumers of each queue have registered, and when they were last seen.
 
@@ -35,7 +36,7 @@ def list_handlers(settings: Settings, *, as_json: AsJson = False) -> None:
         print_table(COLUMNS, map(_cells, known))
 
 
-@with_options("database_url")
+@with_options()
 def forget(settings: Settings, of_queue: Queue, *, by: By = None) -> None:
     """Forget the handlers of a queue that was a mistake, or is given up. It is refused while its consumer is connected.
 
@@ -45,8 +46,8 @@ def forget(settings: Settings, of_queue: Queue, *, by: By = None) -> None:
     """
 
     def work(connection: Connection) -> tuple[list[str], str | None]:
-        forgotten = known_handlers.forget_queue(connection, of_queue, by=by)
-        return forgotten, known_handlers.forget_shards(connection, of_queue, gone=GONE)
+        forgotten = forget_queue(connection, of_queue, by=by)
+        return forgotten, forget_shards(connection, of_queue, gone=GONE)
 
     forgotten, left = in_transaction(settings, "handlers", work)
     names_of = printable_name(", ".join(forgotten))

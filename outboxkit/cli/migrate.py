@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from outboxkit import migrations, schema
+from outboxkit import schema
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import with_options
+from outboxkit.cli.progress import progress
 from outboxkit.runtime import urls
 from outboxkit.runtime.settings import Settings
+from outboxkit.schema import migrations
 
 Sql = Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps, without a database.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if the tables are not up to date.")]
@@ -33,7 +35,8 @@ def migrate(settings: Settings, *, sql: Sql = False, check: Check = False) -> No
         newer = " (newer than this code)" if version > migrations.LATEST else ""
         typer.echo(f"outboxkit tables: up to date at version {version}{newer} in {urls.shown(url)}")
     else:
-        before, after, repaired = asyncio.run(_migrate(url))
+        with progress("migrating"):
+            before, after, repaired = asyncio.run(_migrate(url))
         done = f"migrated from version {before} to {after}" if before < after else f"up to date at version {after}"
         typer.echo(f"outboxkit tables: {done} in {urls.shown(url)}")
         for part in repaired:
@@ -48,8 +51,8 @@ async def _migrate(url: str) -> tuple[int, int, list[str]]:
 
 async def _check(settings: Settings) -> int:
     async with connected(settings, "migrate") as engine, engine.connect() as connection:
-        await connection.run_sync(migrations.check)
-        version = await connection.run_sync(migrations.installed)
+        await connection.run_sync(schema.check)
+        version = await connection.run_sync(schema.installed)
         if version == migrations.LATEST:
             await connection.run_sync(schema.check_parts)
         return version

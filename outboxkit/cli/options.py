@@ -2,11 +2,11 @@
 
 import inspect
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,54 +14,48 @@ import typer
 
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.message import check_moment
-from outboxkit.runtime import compose, urls
-from outboxkit.runtime.environment import read_secret, variable
+from outboxkit.runtime import compose, environment, urls
+from outboxkit.runtime.environment import FILE, read_secret, variable
 from outboxkit.runtime.settings import SECRETS, Settings, load, parse_duration, unknown_variables
 from outboxkit.runtime.settings import option as option_of
 
-By = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Your name, if it is not that of the system's user.")
-]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", hidden=True)]
+"""The name for the audit trail, if it is not that of the system's user."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only print the plan.")]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Limit = Annotated[
-    int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
+    int,
+    typer.Option(
+        "--limit", metavar="NUMBER", min=1, max=10_000, help="At most so many, the newest first.", show_default=True
+    ),
 ]
 
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
-Until = Annotated[
-    str | None, typer.Option("--until", metavar="WHEN", help="Only messages published before. As --since.")
-]
-Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 
 OPTIONS = {
     **dict.fromkeys(("database_url", "broker_url"), "URL|@FILE"),
-    **dict.fromkeys(("exchange", "destination", "queue"), "NAME"),
+    **dict.fromkeys(("destination", "queue"), "NAME"),
     "bind": "EXCHANGE:KEY",
-    "retry_delays": "DURATIONS",
     "readers": "NAMES",
+    "ignore": "TYPES",
     **dict.fromkeys(("declare", "ordered"), ""),
-    **dict.fromkeys(("batch_size", "concurrency", "shards", "max_attempts"), "NUMBER"),
-    **dict.fromkeys(("publish_timeout", "inbox_retention", "published_retention", "dead_retention"), "DURATION"),
+    **dict.fromkeys(("concurrency", "shards"), "NUMBER"),
     "admin_port": "PORT",
 }
-"""The settings that are options, with what the help calls their values. Others are variables alone: few change them."""
+"""The settings that a command's help may list, with what it calls their values. It accepts the others, too."""
 REPEATED = ("queue", "bind")
 """Options that may be options several times."""
-VARIABLES = """Settings are variables, too: OUTBOXKIT_DATABASE_URL, or …_URL_FILE if a file
-holds it. Keep passwords out of the command line."""
-ALONE = " Other settings, such as OUTBOXKIT_LOG_LEVEL, are variables alone: docs/reference/settings.md has all."
+VARIABLES = """Each setting is a variable or an option: OUTBOXKIT_DATABASE_URL, or
+--database-url; the usual ones are listed. Keep passwords out of the command
+line: a variable, or a file, --database-url @FILE."""
+BY = "--by NAME puts a name into the audit trail instead of the system's user."
 
 
 def duration(option: str, text: str) -> timedelta:
-    """A duration such as `2h` or `7d`.
-
-    Raises:
-        ConfigurationError: it reads otherwise; the text names the option.
-    """
+    """A duration such as `2h` or `7d`."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -69,11 +63,7 @@ def duration(option: str, text: str) -> timedelta:
 
 
 def point_in_time(option: str, text: str | None, now: datetime) -> datetime | None:
-    """A moment in ISO 8601, in UTC without a zone, or a duration before now.
-
-    Raises:
-        ConfigurationError: it reads otherwise, or it is near the end of the calendar.
-    """
+    """A moment in ISO 8601, in UTC without a zone, or a duration before now."""
     if text is None:
         return None
     try:
@@ -91,11 +81,7 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
 
 
 def url_of_option(option: str, value: str) -> str:
-    """The URL of a database in an option's value, or in the file that it names: `@shop.url`.
-
-    Raises:
-        ConfigurationError: it cannot be used; the text has no part that may be secret.
-    """
+    """The URL of a database in an option's value, or in the file that it names: `@shop.url`."""
     url = _from_file(option, value)
     try:
         urls.check_database(url)
@@ -110,19 +96,21 @@ def _from_file(option: str, value: str) -> str:
     return read_secret(value[1:], named=option) if value.startswith("@") else value
 
 
-def with_options(*names: str, logs: bool = False, **texts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(
+    *names: str, logs: bool = False, otherwise: Mapping[str, str] | None = None, unlisted: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn a function into a typer command: each of its parameters becomes an option, an argument, or several options.
 
-    The first parameter, if it is of `Settings`, becomes an option for each of these settings. If one was used, an error
-    names it instead of the setting's variable. A parameter of a dataclass becomes an option for each of its fields,
+    The first parameter, if it is of `Settings`, becomes an option for each setting. If one was used, an error names it
+    instead of the setting's variable. A parameter of a dataclass becomes an option for each of its fields,
     under the heading `PANEL`.
 
     Args:
-        names: the settings.
+        names: the settings that the help lists.
         logs: whether the command logs; others print warnings on standard error.
-        texts: the help of settings that mean something else to this command than to others.
+        otherwise: the values of settings that are set nowhere, in place of their defaults.
+        unlisted: the parameter of a dataclass whose options the help does not list.
     """
-    added = [_of_setting(name, texts.get(name)) for name in names]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own, groups = dict(inspect.signature(command).parameters), dict[str, Any]()
@@ -132,10 +120,17 @@ def with_options(*names: str, logs: bool = False, **texts: str) -> Callable[[Cal
         for name, parameter in list(own.items()):
             if is_dataclass(parameter.annotation):
                 groups[own.pop(name).name] = parameter.annotation
-        parameters = [*own.values(), *(each for kind in groups.values() for each in _of_group(kind)), *added]
+        parameters = [
+            *own.values(),
+            *chain(*(_of_group(kind, hidden=name == unlisted) for name, kind in groups.items())),
+        ]
+        others = set(Settings.model_fields) - {each.name for each in parameters} if takes_settings else set()
+        settable = [*names, *sorted(others.difference(names))]
+        parameters += [_of_setting(name, hidden=name not in names) for name in settable]
 
         def run(**arguments: Any) -> None:
-            options = {name: _value(name, arguments.pop(name)) for name in names}
+            options = {name: _value(name, arguments.pop(name)) for name in settable}
+            options |= {name: value for name, value in (otherwise or {}).items() if not _is_set(name, options)}
             settings = [load(options)] if takes_settings else []
             if logs:
                 compose.set_up(settings[0])
@@ -153,27 +148,17 @@ def with_options(*names: str, logs: bool = False, **texts: str) -> Callable[[Cal
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        text = inspect.getdoc(command)
-        notes = f"\n\n{VARIABLES}{ALONE if logs else ''}" if names else ""
-        run.__name__, run.__doc__ = command.__name__, f"{text}{notes}"
+        text = (inspect.getdoc(command) or "").replace("\n\nExample:", "\n\n\b\nExample:")  # its lines stay as they are
+        notes = [text, *([VARIABLES] if takes_settings else []), *([BY] if "by" in own else [])]
+        run.__name__, run.__doc__ = command.__name__, "\n\n".join(notes)
         return run
 
     return decorate
 
 
-def ask_first(question: str, done: str, *, yes: bool) -> None:
-    """Ask before something that cannot be taken back, unless `yes`. `done` is the participle of what is asked.
-
-    Raises:
-        ConfigurationError: nobody can answer, for standard input is not a terminal.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigurationError(
-            f"standard input is not a terminal, and nothing was {done}: add --yes to go on without a question"
-        )
-    typer.confirm(question, abort=True)
+def _is_set(name: str, options: dict[str, Any]) -> bool:
+    variables = environment.variables()
+    return options.get(name) is not None or variable(name) in variables or variable(name) + FILE in variables
 
 
 def _value(name: str, value: Any) -> Any:
@@ -190,24 +175,34 @@ def _as_typed(text: str, options: dict[str, Any]) -> str:
     return text
 
 
-def _of_setting(name: str, text: str | None) -> inspect.Parameter:
-    field, written = Settings.model_fields[name], option_of(name)
-    is_switch = not OPTIONS[name]
+def _of_setting(name: str, *, hidden: bool) -> inspect.Parameter:
+    field, written, value = Settings.model_fields[name], option_of(name), OPTIONS.get(name, "VALUE")
+    is_switch = not value
     if is_switch and field.default:
         written = f"{written}/--no-{name}"
     option = typer.Option(
-        written, help=text or field.description, show_default=False, metavar=OPTIONS[name], rich_help_panel="Settings"
+        written,
+        help=f"{field.description}{_default_of(field.default)}",
+        show_default=False,
+        metavar=value,
+        rich_help_panel="Settings",
+        hidden=hidden,
     )
     annotation: Any = bool | None if is_switch else list[str] | None if name in REPEATED else str | None
     return _parameter(name, None, Annotated[annotation, option])
 
 
-def _of_group(kind: Any) -> list[inspect.Parameter]:
+def _default_of(value: object) -> str:
+    is_plain = isinstance(value, int | str) and not isinstance(value, bool)
+    return f" [default: {value}]" if is_plain else ""
+
+
+def _of_group(kind: Any, *, hidden: bool) -> list[inspect.Parameter]:
     parameters = []
     for field in fields(kind):
         annotation: Any = field.type
         option = copy(annotation.__metadata__[0])
-        option.rich_help_panel = kind.PANEL
+        option.rich_help_panel, option.hidden = kind.PANEL, hidden
         parameters.append(_parameter(field.name, field.default, Annotated[annotation.__origin__, option]))
     return parameters
 

@@ -9,15 +9,16 @@ from sqlalchemy import Connection
 from outboxkit import statements
 from outboxkit.cli.connections import connected, in_transaction
 from outboxkit.cli.options import By, duration, with_options
-from outboxkit.errors.wording import printable_name
+from outboxkit.errors.figures import printable_name
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.runtime import pauses
-from outboxkit.runtime.pauses.holding import Holding, read_holding
-from outboxkit.runtime.pauses.watch import LOOK_SECONDS
+from outboxkit.operators.holding import Holding, read_holding
+from outboxkit.operators.pausing import pause_process, resume_process
+from outboxkit.runtime import pauses, workers
+from outboxkit.runtime.pauses.watch import PAUSE_POLL_SECONDS
 from outboxkit.runtime.settings import Settings
 
 LOOKS = 8
-"""Looks whether all processes hold, `LOOK_SECONDS` apart."""
+"""Looks whether all processes hold, `PAUSE_POLL_SECONDS` apart."""
 FEW = {"limit": 100, "most": 20}
 """The parked dead letters and the destinations among which a name is looked for, at most."""
 
@@ -27,11 +28,10 @@ What = Annotated[
 For = Annotated[
     str | None, typer.Option("--for", metavar="DURATION", help="The pause ends by itself after this time, such as 10m.")
 ]
-_OF_RELAY = "with relay: the destination whose relays are meant, if not the broker's (default)"
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for people who find the pause.")]
 
 
-@with_options("database_url", "destination", destination=_OF_RELAY)
+@with_options("destination")
 def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By = None) -> None:
     """Hold the relays of a destination, or the consumers of a queue. They see it within a second, and keep running.
 
@@ -43,8 +43,8 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
     ours, lasts = _what(what, settings), None if for_ is None else duration("--for", for_)
 
     def begin(connection: Connection) -> tuple[pauses.Pause, list[str]]:
-        begun = pauses.pause_process(connection, *ours, why=why, by=by, lasts=lasts)
-        if begun.process == pauses.RELAY:
+        begun = pause_process(connection, *ours, why=why, by=by, lasts=lasts)
+        if begun.process == workers.RELAY:
             known = connection.execute(statements.status.destinations(), FEW).scalars().all()
         else:
             known = connection.execute(statements.activity.of_all_queues()).scalars().all()
@@ -54,11 +54,11 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
     typer.echo(str(begun))
     if (holding := asyncio.run(_wait_for_holders(settings, begun))) is not None:
         typer.echo(str(holding))
-    if begun.name not in (*known, DEFAULT_DESTINATION if begun.process == pauses.RELAY else None):
+    if begun.name not in (*known, DEFAULT_DESTINATION if begun.process == workers.RELAY else None):
         typer.echo(f"outboxkit: {printable_name(_doubt(begun, sorted(known)))}", err=True)
 
 
-@with_options("database_url", "destination", destination=_OF_RELAY)
+@with_options("destination")
 def resume(settings: Settings, what: What, *, by: By = None) -> None:
     """Let the relays of a destination, or the consumers of a queue, go on after `outboxkit pause`.
 
@@ -67,7 +67,7 @@ def resume(settings: Settings, what: What, *, by: By = None) -> None:
     process, name = _what(what, settings)
 
     def end(connection: Connection) -> pauses.Pause | None:
-        return pauses.resume_process(connection, process, name, by=by)
+        return resume_process(connection, process, name, by=by)
 
     ended = in_transaction(settings, "resume", end)
     if ended is None:
@@ -78,17 +78,17 @@ def resume(settings: Settings, what: What, *, by: By = None) -> None:
 
 def _doubt(begun: pauses.Pause, known: list[str]) -> str:
     """The sentence that the name may be a typo."""
-    if begun.process == pauses.RELAY:
+    if begun.process == workers.RELAY:
         names = f"messages to {', '.join(known)} do" if known else "nothing does"
         return f"no message to destination {begun.name} waits in this database, {names}: is the name right?"
-    names = f"consumers of {', '.join(known)} are" if known else "no consumer is"
+    names = f"those of {', '.join(known)} were: is the name right?" if known else "nor of any other"
     return f"no consumer of {begun.what} was seen on this database, {names}"
 
 
 def _what(what: str, settings: Settings) -> tuple[str, str]:
-    if what == pauses.RELAY:
-        return pauses.RELAY, settings.destination
-    return pauses.CONSUMER, what.removeprefix("queue:")
+    if what == workers.RELAY:
+        return workers.RELAY, settings.destination
+    return workers.CONSUMER, what.removeprefix("queue:")
 
 
 async def _wait_for_holders(settings: Settings, pause: pauses.Pause) -> Holding | None:
@@ -99,5 +99,5 @@ async def _wait_for_holders(settings: Settings, pause: pauses.Pause) -> Holding 
                 holding = await connection.run_sync(read_holding, (pause,))
             if not holding or not holding[0].others or not left:
                 break
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(PAUSE_POLL_SECONDS)
     return holding[0] if holding else None

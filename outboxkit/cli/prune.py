@@ -10,9 +10,10 @@ import typer
 from outboxkit import schema
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import By, with_options
-from outboxkit.cli.wording import progress
-from outboxkit.errors.wording import many, span
-from outboxkit.runtime import audit, compose
+from outboxkit.cli.progress import progress
+from outboxkit.errors.figures import many, span
+from outboxkit.operators import audit
+from outboxkit.runtime import compose
 from outboxkit.runtime.retention import Pruned
 from outboxkit.runtime.settings import Settings
 
@@ -20,14 +21,14 @@ INCOMPLETE = 3
 """Exit code if a partition could not be made or dropped, and another try would not help."""
 
 
-@with_options("database_url", "inbox_retention", "published_retention", "dead_retention")
+@with_options()
 def prune(settings: Settings, *, by: By = None) -> None:
     """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
     Safe to kill, to repeat and to run beside relays and consumers. Only one works at a time, a second one ends at once.
     On PostgreSQL it also makes the partitions of the days to come. Exit 3 if the role may not do that.
 
-    Example: outboxkit prune --inbox-retention 30d --published-retention 7d --dead-retention 90d
+    Example: OUTBOXKIT_PUBLISHED_RETENTION=7d outboxkit prune
     """
     done = asyncio.run(_prune(settings, by))
     if not done.alone:
@@ -51,8 +52,9 @@ async def _prune(settings: Settings, by: str | None) -> Pruned:
             audit.recorded(engine, "prune", periods, by=by) as running,
             compose.retention(settings, name="outboxkit prune") as worker,
         ):
-            with progress("pruned") as show:
-                done = await worker.prune(lambda done: show(_rows(done), ""))
+            so_far = Pruned()
+            with progress("pruned", lambda: _rows(so_far)):
+                done = await worker.prune(so_far)
             running.uncounted, running.result = _rows(done), _result(done)
             return done
 
@@ -65,18 +67,14 @@ def _result(done: Pruned) -> str:
     if not done.alone:
         return "nothing: another prune was running"
     days = len(done.inbox_days_dropped) + len(done.days_dropped)
-    parts = [
-        audit.DONE,
-        *([f"{many(days, 'partition')} dropped"] if days else []),
-        *(f"not done: {each}" for each in done.problems),
-    ]
-    return ", ".join(parts)
+    dropped = [f"{many(days, 'partition')} dropped"] if days else []
+    return ", ".join([audit.DONE, *dropped, *(f"not done: {each}" for each in done.problems)])
 
 
 def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
     yield f"inbox: {many(done.inbox, 'row')} forgotten"
-    yield from _dropped("inbox", done.inbox_days_dropped)
-    yield from _added("inbox", done.inbox_days_made)
+    yield from _days("inbox", "day", "dropped", done.inbox_days_dropped)
+    yield from _days("inbox", "partition", "made", done.inbox_days_made)
     if settings.dead_retention is not None:
         yield f"dead letters: {many(done.dead, 'row')} forgotten, {done.dead_open} of them open"
     if done.idempotency:
@@ -87,23 +85,13 @@ def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
         yield "published: left alone; OUTBOXKIT_PUBLISHED_RETENTION is not set, and messages are kept"
     if settings.published_retention is None:
         return
-    yield from _dropped("published", done.days_dropped)
-    yield f"published: {many(done.published, *_STRAY)} in no day's partition"
-    yield from _added("published", done.days_made)
+    yield from _days("published", "day", "dropped", done.days_dropped)
+    strays = many(done.published, "row forgotten that was", "rows forgotten that were")
+    yield f"published: {strays} in no day's partition"
+    yield from _days("published", "partition", "made", done.days_made)
 
 
-_STRAY = "row forgotten that was", "rows forgotten that were"
-
-
-def _dropped(name: str, days: list[date]) -> Iterator[str]:
+def _days(name: str, noun: str, verb: str, days: list[date]) -> Iterator[str]:
     if days:
-        yield f"{name}: {many(len(days), 'day')} dropped, {_span(days)}"
-
-
-def _added(name: str, days: list[date]) -> Iterator[str]:
-    if days:
-        yield f"{name}: {many(len(days), 'partition')} made, {_span(days)}"
-
-
-def _span(days: list[date]) -> str:
-    return str(days[0]) if len(days) == 1 else f"{min(days)} to {max(days)}"
+        span_ = str(days[0]) if len(days) == 1 else f"{min(days)} to {max(days)}"
+        yield f"{name}: {many(len(days), noun)} {verb}, {span_}"

@@ -1,23 +1,25 @@
 """`outboxkit reconcile`: the proof that one service has handled what the other published."""
 
 import asyncio
+import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from pathlib import Path
+from typing import IO, Annotated, ClassVar
 
 import typer
 
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import AsJson, Until, duration, point_in_time, url_of_option, with_options
-from outboxkit.cli.wording import fold_width, folded, iso, print_json, progress
+from outboxkit.cli.options import AsJson, duration, point_in_time, url_of_option, with_options
+from outboxkit.cli.progress import progress
+from outboxkit.cli.wording import fold_width, folded, iso, print_json, print_table
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.wording import in_utc, many, number, printable_name, shell_word, span
-from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.errors.figures import in_utc, many, number, printable_name, shell_word, span
 from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Terms, reconcile_services
+from outboxkit.operators.reconciliation import textfile as metrics_of
 from outboxkit.runtime import compose, urls
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
@@ -25,10 +27,9 @@ from outboxkit.runtime.settings import load
 MISSING, NOTHING_PROVEN = 1, 3
 """Exit codes: a message is missing; no message is kept, so that nothing was proven."""
 LABEL = 14
-FEW = 5
-"""Ids of a handler that a command has as options; if there are more, it names a file."""
 LEFT_OUT = "handled messages that the producer does not know, as after a failover: docs/how-to/fail-over.md"
 COUNTS = ("expected", "processed", "dead", "waiting", "missing")
+COLUMNS = {"handler": "whole", "queue": "whole", **dict.fromkeys(COUNTS, "number")}
 
 Producer = Annotated[
     str | None,
@@ -44,21 +45,28 @@ Consumer = Annotated[
         "--consumer", metavar="URL|@FILE", help="The database of the service that handles; else OUTBOXKIT_DATABASE_URL."
     ),
 ]
+Textfile = Annotated[
+    str | None,
+    typer.Option("--textfile", metavar="FILE", help="Also write metrics there, for node_exporter: NAME.prom."),
+]
 Since = Annotated[
     str,
     typer.Option("--since", metavar="WHEN", help="Messages published since: 2026-03-01T12:00Z, or 1d for a day ago."),
 ]
 Margin = Annotated[
-    str, typer.Option("--margin", metavar="DURATION", help="Messages published so shortly ago may be in flight.")
+    str,
+    typer.Option(
+        "--margin",
+        hidden=True,
+        metavar="DURATION",
+        help="Leave out what was published within this time: it may be in flight.",
+    ),
 ]
 Handlers = Annotated[
     list[str] | None, typer.Option("--handler", metavar="NAME", help="Only this handler; may be repeated.")
 ]
 Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="NAME", help="Only messages of this type; may be repeated.")
-]
-Destination = Annotated[
-    str, typer.Option("--destination", metavar="NAME", help="Messages that went to this destination.")
 ]
 
 
@@ -68,50 +76,58 @@ class Period:
 
     PANEL: ClassVar = "Messages"
     since: Since = "1d"
-    until: Until = None
     margin: Margin = "1m"
     handlers: Handlers = None
     types: Types = None
-    destination_: Destination = DEFAULT_DESTINATION
 
     def terms(self) -> Terms:
-        """The terms.
+        """The terms."""
+        now = utc_now()
+        since = point_in_time("--since", self.since, now) or now
+        if since >= now:
+            raise ConfigurationError(
+                f"--since is {self.since}: a past time is accepted, such as 1d or 2026-03-01T12:00Z"
+            )
+        handlers, types = (tuple(dict.fromkeys(names or ())) for names in (self.handlers, self.types))
+        return Terms(since, duration("--margin", self.margin), handlers, types)
+
+
+class MissingIds:
+    """A file for each handler with the ids that it lacks, one a line, in the temporary folder. It is kept."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack, self._files = stack, dict[str, IO[str]]()
+
+    def add(self, tally: HandlerTally, ids: Sequence[str]) -> None:
+        """Write the ids of some messages.
 
         Raises:
-            ConfigurationError: a time cannot be used.
+            ConfigurationError: no file can be written there.
         """
-        now = utc_now()
-        first, last = point_in_time("--since", self.since, now), point_in_time("--until", self.until, now)
-        if first is not None and first >= min(last or now, now):
+        try:
+            if tally.handler not in self._files:
+                file = tempfile.NamedTemporaryFile("w", prefix="outboxkit-missing-", suffix=".txt", delete=False)  # noqa: SIM115 - the stack closes it
+                self._files[tally.handler] = self._stack.enter_context(file)
+            self._files[tally.handler].writelines(f"{id_}\n" for id_ in ids)
+        except OSError as error:
             raise ConfigurationError(
-                f"--since is {self.since}: a past time before --until is accepted, such as 1d or 2026-03-01T12:00Z"
-            )
-        return Terms(
-            since=first or now,
-            until=last or now + timedelta(days=1),  # the database's clock may be ahead; it ends at its own present time
-            margin=duration("--margin", self.margin),
-            handlers=tuple(dict.fromkeys(self.handlers or ())),
-            types=tuple(dict.fromkeys(self.types or ())),
-            destination=self.destination_,
-        )
+                f"the file of the missing ids cannot be written ({error.strerror}): name a folder in TMPDIR"
+            ) from None
 
-
-def _file_of(tally: HandlerTally) -> str | None:
-    """A new file with the ids that a handler lacks; None if they are few."""
-    if tally.missing <= FEW:
-        return None
-    try:
-        with tempfile.NamedTemporaryFile("w", prefix="outboxkit-missing-", suffix=".txt", delete=False) as file:
-            file.writelines(f"{id_}\n" for id_ in tally.missing_ids)
-    except OSError as error:
-        raise ConfigurationError(
-            f"the file of the missing ids cannot be written ({error.strerror}): name a folder in TMPDIR"
-        ) from None
-    return file.name
+    def file_of(self, handler: str) -> str | None:
+        """The path of a handler's file; None if it lacks nothing."""
+        return self._files[handler].name if handler in self._files else None
 
 
 @with_options()
-def reconcile(period: Period, *, producer: Producer = None, consumer: Consumer = None, as_json: AsJson = False) -> None:
+def reconcile(
+    period: Period,
+    *,
+    producer: Producer = None,
+    consumer: Consumer = None,
+    textfile: Textfile = None,
+    as_json: AsJson = False,
+) -> None:
     """Prove that what one service published the other has handled; exit 1 if a message is missing, or had another's id.
 
     Needs OUTBOXKIT_PUBLISHED_RETENTION at the producer's relay. It prints the commands that replay what is missing.
@@ -123,32 +139,52 @@ def reconcile(period: Period, *, producer: Producer = None, consumer: Consumer =
         compose.database_url(load()) if value is None else url_of_option(option, value)
         for option, value in (("--producer", producer), ("--consumer", consumer))
     ]
-    result = asyncio.run(_reconciled(both, terms))
-    files = {tally.handler: _file_of(tally) for tally in result.handlers}
+    with ExitStack() as stack:
+        ids = MissingIds(stack)
+        result = asyncio.run(_reconciled(both, terms, ids))
+    if textfile is not None:
+        _write(Path(textfile), metrics_of(result))
     of = producer if producer is None or producer.startswith("@") else ""
-    commands = {each.handler: _replay(each, result, terms, files[each.handler], of) for each in result.handlers}
+    commands = {each.handler: _replay(each, result, ids.file_of(each.handler), of) for each in result.handlers}
     advice = list(_advice(result, of))
     addresses = {"producer": urls.shown(both[0]), "consumer": urls.shown(both[1])}
     if as_json:
-        print_json(addresses | _document(result, terms, files, commands) | {"advice": advice})
+        times = ("since", "until", "first", "last", "oldest_kept")
+        counts = ("published", "missing", "ambiguous_ids", "ambiguous", "without_handler")
+        handlers = [
+            {name: getattr(each, name) for name in ("handler", "queues", *COUNTS)}
+            | {"missing_file": ids.file_of(each.handler), "replay": commands[each.handler]}
+            for each in result.handlers
+        ]
+        figures = {name: getattr(result, name) for name in (*times, *counts)}
+        margin = {"margin_seconds": terms.margin.total_seconds()}
+        print_json(addresses | figures | margin | {"handlers": handlers, "advice": advice})
     else:
-        for label, line in _lines(result, terms, addresses, fold_width() - LABEL, advice, commands):
-            typer.echo((label.ljust(LABEL) + line) if label or line else "")
+        _print(result, terms, addresses, advice, commands)
     if result.missing or result.ambiguous_ids:
         sys.exit(MISSING)
     if not _compared(result):
         sys.exit(NOTHING_PROVEN)
 
 
-async def _reconciled(both: list[str], terms: Terms) -> Reconciled:
+def _write(file: Path, text: str) -> None:
+    """Write the file at once, so that nobody reads half of it."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        part.write_text(text)
+        part.replace(file)
+    except OSError as error:
+        raise ConfigurationError(f"--textfile is {str(file)!r}: it cannot be written ({error.strerror})") from None
+
+
+async def _reconciled(both: list[str], terms: Terms, ids: MissingIds) -> Reconciled:
     async with AsyncExitStack() as stack:
         engines = [
             await stack.enter_async_context(connected(url, "reconcile", pool_size=1)) for url in dict.fromkeys(both)
         ]
-        show = stack.enter_context(progress("compared"))
-        return await reconcile_services(
-            engines[0], engines[-1], terms, progress=lambda result: show(result.compared, "")
-        )
+        so_far = list[Reconciled]()
+        stack.enter_context(progress("compared", lambda: so_far[-1].compared if so_far else 0))
+        return await reconcile_services(engines[0], engines[-1], terms, missing=ids.add, progress=so_far.append)
 
 
 def _compared(result: Reconciled) -> int:
@@ -156,52 +192,39 @@ def _compared(result: Reconciled) -> int:
     return sum(tally.expected for tally in result.handlers)
 
 
-def _document(
-    result: Reconciled, terms: Terms, files: Mapping[str, str | None], commands: Mapping[str, list[str]]
-) -> dict[str, Any]:
-    """The result, for JSON."""
-    handlers = [
-        {name: getattr(tally, name) for name in ("handler", "queues", *COUNTS)}
-        | {"missing_ids": [] if files[tally.handler] else tally.missing_ids, "missing_file": files[tally.handler]}
-        | {"replay": commands[tally.handler]}
-        for tally in result.handlers
-    ]
-    times = ("since", "until", "first", "last", "oldest_kept")
-    counts = ("published", "missing", "ambiguous_ids", "ambiguous", "without_handler")
-    return {name: getattr(result, name) for name in (*times, *counts)} | {
-        "margin_seconds": terms.margin.total_seconds(),
-        "handlers": handlers,
-    }
-
-
-def _lines(
+def _print(
     result: Reconciled,
     terms: Terms,
     addresses: Mapping[str, str],
-    width: int,
     advice: list[str],
-    commands: Mapping[str, list[str]],
-) -> Iterator[tuple[str, str]]:
-    """The whole report, each line with its label. Commands are not folded: they are to be copied."""
+    commands: Mapping[str, str | None],
+) -> None:
+    """Print the whole report, each line with its label. Commands are not folded: they are to be copied."""
+
+    def line(label: str, text: str) -> None:
+        typer.echo(label.ljust(LABEL) + text)
+
     for side, address in addresses.items():
-        yield side, printable_name(address)
-    yield "period", f"{in_utc(result.since)} to {in_utc(result.until)}"
+        line(side, printable_name(address))
+    line("period", f"{in_utc(result.since)} to {in_utc(result.until)}")
     between = f", from {in_utc(result.first)} to {in_utc(result.last)}" if result.published else ""
-    yield "published", f"{many(result.published, 'kept message')}{between}"
-    margin = span(terms.margin.total_seconds())
-    yield "margin", f"{margin}: what was published later than that ago may be in flight"
-    yield "", ""
+    line("published", f"{many(result.published, 'kept message')}{between}")
+    line("margin", f"{span(terms.margin.total_seconds())}: what was published later than that ago may be in flight")
+    typer.echo()
     if result.handlers:
-        yield from _table(result)
-        yield "", ""
-    yield "result", _result(result)
-    yield "left out", LEFT_OUT
-    for label, texts in (
-        ("advice", [line for text in advice for line in folded(printable_name(text), width)]),
-        ("replay", [command for each in commands.values() for command in each]),
-    ):
+        print_table(COLUMNS, (_cells(tally) for tally in result.handlers))
+        typer.echo()
+    line("result", _result(result))
+    line("left out", LEFT_OUT)
+    folded_advice = [part for text in advice for part in folded(printable_name(text), fold_width() - LABEL)]
+    for label, texts in (("advice", folded_advice), ("replay", [each for each in commands.values() if each])):
         for index, text in enumerate(texts):
-            yield label * (index == 0), text
+            line(label * (index == 0), text)
+
+
+def _cells(tally: HandlerTally) -> tuple[str, ...]:
+    counts = (number(getattr(tally, name)) for name in COUNTS)
+    return tally.handler, printable_name(", ".join(tally.queues) or None), *counts
 
 
 def _result(result: Reconciled) -> str:
@@ -214,34 +237,17 @@ def _result(result: Reconciled) -> str:
     return "nothing is missing" + (f"; {number(dead)} dead: see `outboxkit dead list` there" if dead else "")
 
 
-def _table(result: Reconciled) -> Iterator[tuple[str, str]]:
-    rows = [["handler", "queue", *COUNTS]]
-    for tally in result.handlers:
-        names = [printable_name(tally.handler), printable_name(", ".join(tally.queues) or None)]
-        rows.append([*names, *(number(getattr(tally, name)) for name in COUNTS)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
-        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        yield "  ".join(cells).rstrip(), ""
-
-
-def _replay(tally: HandlerTally, result: Reconciled, terms: Terms, file: str | None, producer: str | None) -> list[str]:
-    """The command that replays exactly the missing messages of a handler."""
-    if not tally.missing:
-        return []
+def _replay(tally: HandlerTally, result: Reconciled, file: str | None, producer: str | None) -> str | None:
+    """The command that replays exactly the missing messages of a handler; None if there are none."""
+    if file is None:
+        return None
     queue = tally.queues[0] if tally.queues else "QUEUE"
     parts = ["outboxkit", "replay", "--to-queue", queue, "--handler", tally.handler]
     parts += ["--since", iso(result.first), "--until", iso(result.until)]
-    if terms.destination != DEFAULT_DESTINATION:
-        parts += ["--destination", terms.destination]
-    if file is not None:
-        parts += ["--ids-file", file]
-    else:
-        parts += [part for id_ in tally.missing_ids for part in ("--id", id_)]
+    parts += ["--ids-file", file]
     if producer:
         parts += ["--database-url", producer]
-    return [" ".join(map(shell_word, parts))]
+    return " ".join(map(shell_word, parts))
 
 
 def _advice(result: Reconciled, producer: str | None) -> Iterator[str]:

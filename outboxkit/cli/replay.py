@@ -12,11 +12,12 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
+from outboxkit.cli.confirming import ask_first, work_through
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import By, DryRun, Ids, Key, Rate, Type, Until, Yes, ask_first, point_in_time, with_options
-from outboxkit.cli.wording import iso, progress
+from outboxkit.cli.options import By, DryRun, Key, Rate, Type, Yes, point_in_time, with_options
+from outboxkit.cli.wording import iso
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.wording import many, printable_name
+from outboxkit.errors.figures import many, printable_name
 from outboxkit.message import NAME_LIMIT
 from outboxkit.operators.replay import KeptMessages, Replayed, Replayer, ReplaySelection
 from outboxkit.runtime import process
@@ -38,6 +39,9 @@ Since = Annotated[
         "--since", metavar="WHEN", help="Only messages published since: 2026-03-01T12:00Z, or 2h for 2 h ago."
     ),
 ]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="WHEN", help="Only messages published before. As --since.")
+]
 Handlers = Annotated[
     list[str] | None,
     typer.Option("--handler", metavar="NAME", help="Only this handler runs for them; may be given several times."),
@@ -53,15 +57,10 @@ class KeptOptions:
     key: Key = None
     since: Since = None
     until: Until = None
-    ids: Ids = None
     ids_file: IdsFile = None
 
     def selection(self, destination: str, handlers: list[str]) -> ReplaySelection:
-        """The selection.
-
-        Raises:
-            ConfigurationError: a value cannot be used, or the file has no ids.
-        """
+        """The selection."""
         for name in handlers:
             if not 0 < len(name.encode()) <= NAME_LIMIT:
                 raise ConfigurationError(
@@ -75,11 +74,11 @@ class KeptOptions:
             point_in_time("--until", self.until, now),
             destination,
             tuple(dict.fromkeys(handlers)),
-            frozenset([*(self.ids or ()), *(_read_ids(self.ids_file) if self.ids_file is not None else ())]),
+            frozenset(_read_ids(self.ids_file) if self.ids_file is not None else ()),
         )
 
 
-@with_options("database_url", "destination", "broker_url", logs=True)
+@with_options("destination", logs=True)
 def replay(
     settings: Settings,
     messages: KeptOptions,
@@ -111,17 +110,15 @@ def replay(
     ask_first("Publish them again?", "published", yes=yes)
     done = Replayed(total=to_do.count)
 
-    async def work(stop: asyncio.Event) -> int:
-        with progress("replayed", to_do.count) as show:
-            counted = replace(selection, until=to_do.until)
-            async with _replayer(settings, counted, to_queue, rate=rate, by=by) as (worker, _):
-                await worker.run(stop, done, lambda done: show(done.count, f", up to {iso(done.upto)}"))
-        return 0
+    async def work(stop: asyncio.Event) -> None:
+        counted = replace(selection, until=to_do.until)
+        async with _replayer(settings, counted, to_queue, rate=rate, by=by) as (worker, _):
+            await worker.run(stop, done)
 
-    try:
-        process.run(work, shutdown_timeout=settings.shutdown_timeout)
-    finally:
-        _say(done)
+    work_through(
+        *(settings, "replayed", to_do.count, lambda: done.count, work, lambda: _say(done)),
+        upto=lambda: f", up to {iso(done.upto)}" if done.upto else "",
+    )
     sys.exit(FAILED if done.refused is not None else 0 if done.complete else INCOMPLETE)
 
 

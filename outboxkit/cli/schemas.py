@@ -1,32 +1,27 @@
 """`outboxkit schema export` and `outboxkit schema check`: the schemas of events as files, and what would break."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from outboxkit import inbox
 from outboxkit.cli.commands import group
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.wording import print_json
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
-from outboxkit.errors.wording import many
+from outboxkit.errors.figures import many
 from outboxkit.events import declaration_of
-from outboxkit.inbox import loading
+from outboxkit.inbox.wiring import load_module
 from outboxkit.operators import schemas
-from outboxkit.operators.schemas.asyncapi import About, asyncapi
-from outboxkit.runtime import compose
+from outboxkit.runtime import lifetime
 
 Modules = Annotated[
     list[str], typer.Argument(metavar="MODULE...", help="Modules with events and handlers, e.g. shop.handlers.")
 ]
 Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the committed schemas.")]
-Title = Annotated[str | None, typer.Option("--title", metavar="NAME", help="The service's name in asyncapi.json.")]
-Release = Annotated[str, typer.Option("--release", metavar="VERSION", help="The service's version in asyncapi.json.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite schemas although a change breaks consumers.")]
 
 FOLDER = Path("schemas")
@@ -34,35 +29,21 @@ LONGEST = 2_000
 """The longest line that is printed of a finding: a file that was edited may have anything in it."""
 
 
-def export_schemas(
-    modules: Modules,
-    *,
-    folder: Dir = FOLDER,
-    title: Title = None,
-    release: Release = "1",
-    force: Force = False,
-) -> None:
-    """Write the JSON Schema of each event and version, and an AsyncAPI document of what the service sends and receives.
-
-    Writes DIR/TYPE/VERSION.json and DIR/asyncapi.json. Older versions stay as they are.
+def export_schemas(modules: Modules, *, folder: Dir = FOLDER, force: Force = False) -> None:
+    """Write the JSON Schema of each event, as DIR/TYPE/VERSION.json. Files of older versions stay as they are.
 
     Example: outboxkit schema export shop.events shop.handlers
     """
-    loaded, committed = _load(modules), schemas.Folder(folder)
-    events = schemas.events_in(loaded)
+    events, committed = schemas.events_in(_load(modules)), schemas.Folder(folder)
     breaking = [each for each in schemas.find_changes(events, committed) if each.breaking]
     if breaking and not force:
         _print(breaking)
         typer.echo("nothing was written. If no message of the exported version was ever sent: --force", err=True)
-        sys.exit(compose.FAILED)
+        sys.exit(lifetime.FAILED)
     written = []
     for cls in events:
         declaration = declaration_of(cls)
         written += _write(committed.file(declaration.name, declaration.version), schemas.json_schema(cls))
-    about = About(title or modules[0].partition(".")[0], release, os.environ.get("OUTBOXKIT_EXCHANGE", "outboxkit"))
-    written += _write(
-        committed.asyncapi, _document(about, events, inbox.handlers_in(loaded, required=False), committed)
-    )
     typer.echo("\n".join(written) or f"{folder} is up to date")
 
 
@@ -85,27 +66,17 @@ def check_schemas(modules: Modules, *, folder: Dir = FOLDER, as_json: AsJson = F
             typer.echo(f"no change breaks a consumer{again}")
         else:
             typer.echo(f"{many(len(breaking), 'change')} would break consumers")
-    sys.exit(compose.FAILED if breaking else 0)
+    sys.exit(lifetime.FAILED if breaking else 0)
 
 
 def _load(names: list[str]) -> list[Any]:
-    return [loading.load_module(name) for name in names]
+    return [load_module(name) for name in names]
 
 
 def _print(findings: list[schemas.SchemaChange]) -> None:
     for event, text, cure, breaking in findings:
         line = f"{'BREAKING' if breaking else 'ok':<9}{printable(f'{event}: {text}', LONGEST)}"
         typer.echo(line + (f"\n{'':9}{printable(cure, LONGEST)}" if cure else ""))
-
-
-def _document(about: About, events: list[type], handlers: list[Any], folder: schemas.Folder) -> dict[str, Any]:
-    """The AsyncAPI document, with all versions that have a file. An alias without one has the schema of its event."""
-    known: dict[str, dict[int, schemas.Schema]] = {}
-    for cls in events:
-        declaration = declaration_of(cls)
-        for name in declaration.names:
-            known[name] = folder.versions(name) or {declaration.version: schemas.json_schema(cls)}
-    return asyncapi(about, events, handlers, known)
 
 
 def _write(path: Path, document: dict[str, Any]) -> list[str]:

@@ -9,22 +9,19 @@ import typer
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
-from outboxkit.database.session_names import OURS, RELAY
-from outboxkit.errors.failures import printable
-from outboxkit.errors.wording import many, number, printable_name, span
-from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.errors.figures import many, number, printable_name, span
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
 from outboxkit.operators.status import Figures, OfDestination, Outbox, Status, read_status
 from outboxkit.runtime.settings import Settings
+from outboxkit.runtime.workers import RELAY, KnownWorker
 
 LABEL = 14
 SHOWN = 8
 """Findings, types, destinations and handlers that are shown; `--json` has all."""
-LONGEST_ERROR = 200
 
 
-@with_options("database_url", "broker_url")
+@with_options()
 def status(settings: Settings, *, as_json: AsJson = False) -> None:
     """Show what needs attention, waiting messages, dead letters, and the processes at work.
 
@@ -95,11 +92,14 @@ def _figures(figures: Figures) -> Iterator[tuple[str, Iterator[str]]]:
         )
     if history.requests.value:
         yield "idempotency", iter([f"{many(history.requests, 'key')} remembered"])
-    if figures.sessions is not None:
-        relays = {name: count for name, count in figures.sessions.items() if name.startswith(RELAY)}
-        others = {name: count for name, count in figures.sessions.items() if name not in relays}
-        yield "relays", _connections(relays) if relays else iter(["none connected"])
-        yield "processes", _connections(others)
+    relays = [each for each in figures.workers if each.kind == RELAY]
+    yield "relays", map(_worker, relays) if relays else iter(["none connected"])
+    others = [_worker(each) for each in figures.workers if each.kind != RELAY]
+    shown = ", ".join(map(printable_name, figures.unconsumed[:SHOWN]))
+    more = f" and {len(figures.unconsumed) - SHOWN} more" if len(figures.unconsumed) > SHOWN else ""
+    yield "workers", iter([*others, *([f"no consumer of queue {shown}{more}"] if shown else [])])
+    lengths = {name: length for each in figures.workers for name, length in each.queues.items()}
+    yield "queues", (f"{printable_name(name)}: {many(length, 'message')}" for name, length in lengths.items() if length)
     if figures.vacuum is not None:
         last = f"{figures.vacuum.last_vacuum:%Y-%m-%d %H:%M} UTC" if figures.vacuum.last_vacuum else "never"
         yield "vacuum", iter([f"{many(figures.vacuum.dead_rows, 'dead row')} in the outbox, last vacuum {last}"])
@@ -116,32 +116,39 @@ def _outbox(outbox: Outbox) -> Iterator[str]:
     yield from _listed(f"{number(outbox.pending)} pending{_age(outbox)}", shown, "types")
     if outbox.pending.value > outbox.ready.value:
         due = "" if outbox.next_due is None else f"; next due: {outbox.next_due:%Y-%m-%d %H:%M:%S} UTC"
-        yield f"{_states(outbox)}{due}"
+        is_later = outbox.last_due is not None and outbox.last_due != outbox.next_due
+        last = f", the last: {outbox.last_due:%Y-%m-%d %H:%M:%S} UTC" if is_later else ""
+        yield f"{_states(outbox)}{due}{last}"
     for name, there in list(outbox.by_destination.items())[:SHOWN]:
         yield f"to {printable_name(name)}: {_states(there)}{_age(there)}"
     if len(outbox.by_destination) > SHOWN:
         yield f"and {len(outbox.by_destination) - SHOWN} more destinations"
-    for why in outbox.retried:
-        to = "" if why.destination == DEFAULT_DESTINATION else f" to {printable_name(why.destination)}"
-        verb = "waits" if why.waiting.value == 1 else "wait"
-        cause = printable(why.last_error, LONGEST_ERROR)
-        yield f"{number(why.waiting)}{to} {verb} for a retry, the latest because of: {cause}"
     if outbox.parked_keys.value:
         yield f"{many(outbox.parked_keys, 'key')} parked"
 
 
-def _age(counts: Outbox | OfDestination) -> str:
+def _age(counts: OfDestination) -> str:
     return "" if counts.oldest_age_seconds is None else f", the oldest for {span(counts.oldest_age_seconds)}"
 
 
-def _states(counts: Outbox | OfDestination) -> str:
+def _states(counts: OfDestination) -> str:
     states = {"ready": counts.ready, "delayed": counts.delayed, "held": counts.held, "parked": counts.parked}
     return ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value)
 
 
-def _connections(sessions: dict[str, int]) -> Iterator[str]:
-    for name, count in sessions.items():
-        yield f"{printable_name(name.removeprefix(OURS))}: {many(count, 'connection')}"
+def _worker(worker: KnownWorker) -> str:
+    """`billing: pid 7 on shop-1 for 3 h, release 0.1.0, exchange outboxkit, 8 of 8 places taken`."""
+    name = worker.name if worker.kind == RELAY or worker.name else worker.kind
+    lasts = span((worker.seen_at - worker.started_at).total_seconds())
+    parts = [
+        f"pid {worker.pid} on {printable_name(worker.host)} for {lasts}",
+        f"release {printable_name(worker.release)}",
+        *([] if worker.exchange is None else [f"exchange {printable_name(worker.exchange)}"]),
+        *([] if worker.places is None else [f"{worker.taken or 0} of {many(worker.places, 'place')} taken"]),
+        *(["rests"] if worker.rests else []),
+        *([] if worker.silent_seconds is None else [f"silent for {span(worker.silent_seconds)}"]),
+    ]
+    return f"{printable_name(name)}: {', '.join(parts)}"
 
 
 def _listed(first: str, parts: dict[str, str], what: str) -> Iterator[str]:

@@ -11,13 +11,14 @@ import typer
 
 from outboxkit import ids
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import AsJson, url_of_option, with_options
+from outboxkit.cli.options import AsJson, Limit, point_in_time, url_of_option, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.wording import many, printable_name, shell_word
+from outboxkit.errors.figures import many, printable_name, shell_word
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.trace import MessageTrace, Trace, TraceQuery, trace_messages
 from outboxkit.runtime import compose
+from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 
 NOTHING_KNOWN = 1
@@ -29,13 +30,17 @@ Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="All messa
 Correlation = Annotated[
     str | None, typer.Option("--correlation", metavar="ID", help="All messages with this correlation id.")
 ]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="WHEN", help="Only messages added since: 2026-03-01T12:00Z, or 1d for a day ago."),
+]
 Also = Annotated[
     list[str] | None,
     typer.Option("--also", metavar="URL|@FILE", help="A further database, such as the consumer's; may be repeated."),
 ]
 
 
-@with_options("database_url")
+@with_options()
 def trace(
     settings: Settings,
     id_: Id = None,
@@ -43,19 +48,23 @@ def trace(
     key: Key = None,
     correlation: Correlation = None,
     also: Also = None,
+    limit: Limit = 50,
+    since: Since = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a message's way: when it was added, why it waits, which handlers had it, and what it caused.
 
-    It says what it cannot know, and which setting would have kept it. Exit 1 if no table knows the message.
+    Of a key those that wait or are dead come first, then the newest. It says what it cannot know, and which setting
+    would have kept it. Exit 1 if no table knows the message.
 
     Example: outboxkit trace 019cbd26-8c00-7d3e-9c6c-2f7b1c3f4a55 --also @consumer.url
     """
     if (count := sum(each is not None for each in (id_, key, correlation))) != 1:
         reason = "none was given" if count == 0 else f"{count} were given"
         raise ConfigurationError(f"exactly one of a message's ID, --key and --correlation is accepted; {reason}")
+    query = TraceQuery(id_, key, correlation, limit, point_in_time("--since", since, utc_now()))
     urls = [compose.database_url(settings), *(url_of_option("--also", value) for value in also or [])]
-    answer = asyncio.run(_trace(TraceQuery(id_, key, correlation), list(dict.fromkeys(urls))))
+    answer = asyncio.run(_trace(query, list(dict.fromkeys(urls))))
     if as_json:
         print_json(answer)
     else:
@@ -94,7 +103,7 @@ def _parts(answer: Trace) -> Iterator[tuple[str, str]]:
         yield from _message(message, places)
     if answer.more:
         yield "", ""
-        yield "more", f"{many(answer.more, 'message')} not shown: trace one by its id"
+        yield "more", f"{many(answer.more, 'message')} not shown: --limit shows more of them"
     yield from _list("not known", answer.unknown)
     yield from _list("not read", answer.not_read)
 

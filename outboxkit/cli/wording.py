@@ -1,21 +1,18 @@
-"""Text, tables, JSON and progress as commands print them."""
+"""Text, tables and JSON as commands print them."""
 
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
 import typer
 
-from outboxkit.errors.wording import number, printable_name
+from outboxkit.errors.figures import printable_name
 
-SAY_EVERY = 10_000
-"""Messages between two lines."""
 NARROWEST, UNFOLDED = 60, 1_000_000
 """The lowest width to which lines are folded, and one at which none is."""
 _COMMAND = re.compile(r"`[^`]*`|^ *cure: .*")
@@ -65,38 +62,3 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Iterable[str]]) -> No
 def iso(moment: datetime | None) -> str:
     """`2026-03-01T12:00:00Z`, as options take it; nothing for None."""
     return "" if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-@contextmanager
-def progress(verb: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
-    """A callback with the number that is done so far, and words behind it.
-
-    It moves a bar on a terminal, and elsewhere writes a line now and then.
-
-    Args:
-        verb: the participle, such as `replayed`.
-        total: the number at the end; None if nobody knows it.
-    """
-    if not sys.stderr.isatty():
-        last = 0
-
-        def say(done: int, upto: str) -> None:
-            nonlocal last
-            if done >= last + SAY_EVERY:
-                last = done
-                of = "" if total is None else f" of {number(total)}"
-                typer.echo(f"{verb} {number(done)}{of}{upto}", err=True)
-
-        yield say
-        return
-    from rich.console import Console  # noqa: PLC0415 - a terminal alone shows a bar
-    from rich.progress import Progress, TextColumn  # noqa: PLC0415
-
-    text = TextColumn("{task.completed}" + ("" if total is None else " of {task.total}") + "{task.fields[upto]}")
-    with Progress(*Progress.get_default_columns(), text, console=Console(stderr=True), transient=total is None) as bar:
-        task = bar.add_task(verb, total=total, upto="")
-
-        def move(done: int, upto: str) -> None:
-            bar.update(task, completed=done, upto=upto)
-
-        yield move

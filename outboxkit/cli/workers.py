@@ -2,46 +2,80 @@
 
 import asyncio
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
 from outboxkit.cli.options import with_options
+from outboxkit.cli.progress import progress
+from outboxkit.consumer import Consumer, Consumers, ShardedConsumer
+from outboxkit.consumer.reports import Consumed
 from outboxkit.database import silence
 from outboxkit.inbox import Handler, Wiring
-from outboxkit.relay import Drained
-from outboxkit.runtime import admin, compose, logs, process, queues
+from outboxkit.relay import Drained, Relay
+from outboxkit.runtime import admin, compose, process, queues, supervisor
 from outboxkit.runtime.settings import Settings
 
 INCOMPLETE = 3
-"""Exit code of `--drain` if due messages could not be published, or if the relay or a queue is paused."""
+"""Exit code of `--drain` if work is left: messages could not be published, or a pause, an outage or a stop ended it."""
+STOPPED = "stopped before the end"
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with handlers, e.g. shop.handlers.")]
 Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
+Processes = Annotated[
+    int, typer.Option("--processes", metavar="NUMBER", min=1, max=64, help="Do the work in so many processes.")
+]
 
 
-@with_options(
-    *("database_url", "broker_url", "exchange", "destination", "batch_size", "publish_timeout", "max_attempts"),
-    *("published_retention", "admin_port"),
-    logs=True,
-)
-def relay(settings: Settings, *, drain: Drain = False) -> None:
+@with_options("database_url", "broker_url", "destination", "admin_port", logs=True)
+def relay(settings: Settings, *, drain: Drain = False, processes: Processes = 1) -> None:
     """Publish the messages that committed transactions added for a destination. Run as many as you like.
 
-    Example: outboxkit relay --batch-size 500
+    Example: outboxkit relay
     """
-    code = process.run(lambda stop: _relay(settings, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout)
+    if (supervised := supervisor.supervise(settings, processes, drain=drain)) is not None:
+        sys.exit(supervised)
+    code = process.run(
+        lambda stop: _relay(settings, stop, drain=drain),
+        shutdown_timeout=settings.shutdown_timeout,
+        cancelled=INCOMPLETE if drain else 0,
+    )
     sys.exit(process.leave(code))
 
 
 async def _relay(settings: Settings, stop: asyncio.Event, *, drain: bool) -> int:
-    _warn(settings, drain=drain)
+    silence.announce(None)  # its log has outages
     async with compose.relay(settings) as worker:
         if not drain:
             async with admin.serving(settings, worker):
                 await worker.run(stop)
             return 0
-        done = await worker.drain(stop, patience=settings.publish_timeout)
+        done = await drain_relay(worker, stop, patience=settings.publish_timeout)
+    return show_drained(done)
+
+
+async def drain_relay(relay: Relay, stop: asyncio.Event, *, patience: timedelta) -> Drained:
+    """Drain a relay, and show its progress."""
+    with _shown("published", lambda: relay.published):
+        return await relay.drain(stop, patience=patience)
+
+
+@contextmanager
+def _shown(verb: str, count: Callable[[], int]) -> Iterator[None]:
+    """Show the progress of a drain; one that is cancelled ends with its count."""
+    try:
+        with progress(verb, count):
+            yield
+    except asyncio.CancelledError:
+        typer.echo(f"{verb} {count()}, {STOPPED}", err=True)
+        raise
+
+
+def show_drained(done: Drained) -> int:
+    """Print what a relay's drain has done. Returns the exit code."""
     typer.echo(_summary(done), err=not done.is_complete)
     return 0 if done.is_complete else INCOMPLETE
 
@@ -52,13 +86,16 @@ def _summary(done: Drained) -> str:
         lines.append(str(done.paused))
     if done.later:
         lines.append(f"{done.later} wait for a later time")
-    if done.blocked is None:
-        lines.append("stopped while the database was away: what is left could not be counted")
-    if done.blocked and done.paused is None:
-        why = "another relay holds them, or the drain was stopped; the log says more"
-        lines.append(f"{done.blocked} due, but not published: {why}")
-    elif done.blocked:
-        lines.append(f"{done.blocked} due, but not published")
+    if done.away is not None:
+        lines.append(f"stopped while {done.away}")
+    elif done.stopped and done.blocked:
+        lines.append(STOPPED)
+    if done.blocked:
+        held = done.paused is None and done.away is None and not done.stopped
+        why = ": another relay holds them; the log says more" if held else ""
+        lines.append(f"{done.blocked} due, but not published{why}")
+    elif done.blocked is None:
+        lines.append("what is left could not be counted: the database was away")
     if done.expired:
         lines.append(f"expired {done.expired}, set aside as dead letters")
     if done.discarded:
@@ -68,27 +105,24 @@ def _summary(done: Drained) -> str:
     return "\n".join(lines)
 
 
-def _warn(settings: Settings, *, drain: bool) -> None:
-    silence.announce(None)  # its log has outages
-    if drain and settings.admin_port is not None:
-        reason = "a command with --drain opens none; its exit code tells how it went"
-        logs.logger().warning("no admin port", reason=reason, admin_port=str(settings.admin_port))
-
-
 @with_options(
-    *("queue", "bind", "declare", "database_url", "broker_url", "readers", "concurrency", "ordered", "shards"),
-    *("exchange", "max_attempts", "retry_delays", "inbox_retention", "admin_port"),
+    *("queue", "bind", "declare", "database_url", "broker_url", "readers", "ignore", "concurrency"),
+    *("ordered", "shards", "admin_port"),
     logs=True,
 )
-def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
+def consume(settings: Settings, modules: Modules, *, drain: Drain = False, processes: Processes = 1) -> None:
     """Receive messages and run their handlers, each effect once.
 
     Example: outboxkit consume shop.handlers --queue billing --queue mails:2
     """
     queues.consumed_queues(settings)
+    if (supervised := supervisor.supervise(settings, processes, drain=drain)) is not None:
+        sys.exit(supervised)
     handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     code = process.run(
-        lambda stop: _consume(settings, handlers, wiring, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
+        lambda stop: _consume(settings, handlers, wiring, stop, drain=drain),
+        shutdown_timeout=settings.shutdown_timeout,
+        cancelled=INCOMPLETE if drain else 0,
     )
     sys.exit(process.leave(code))
 
@@ -96,16 +130,32 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> No
 async def _consume(
     settings: Settings, handlers: list[Handler], wiring: Wiring, stop: asyncio.Event, *, drain: bool
 ) -> int:
-    _warn(settings, drain=drain)
+    silence.announce(None)  # its log has outages
     async with compose.consumer(settings, handlers, wiring=wiring, drain=drain) as worker:
         if not drain:
             async with admin.serving(settings, worker):
                 await worker.run(stop)
             return 0
-        done = await worker.drain(stop)
-    nothing = "nothing to do" if done.paused is None else "nothing handled"
+        done = await drain_consumer(worker, stop)
+    return show_consumed(done)
+
+
+async def drain_consumer(consumer: Consumer | Consumers | ShardedConsumer, stop: asyncio.Event) -> Consumed:
+    """Drain a consumer, and show its progress."""
+    with _shown("handled", lambda: consumer.outcomes.total()):  # noqa: PLW0108 - of several queues it is a sum as of now
+        return await consumer.drain(stop)
+
+
+def show_consumed(done: Consumed) -> int:
+    """Print the outcomes of a consumer's drain. Returns the exit code."""
+    is_held_up = done.paused is not None or done.away is not None or done.stopped
+    nothing = "nothing handled" if is_held_up else "nothing to do"
     counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or nothing
-    typer.echo(counted + (f"; {done.postponed} wait for a later retry" if done.postponed else ""))
+    typer.echo(counted + (f"; {done.waiting} wait for a later retry" if done.waiting else ""))
     if done.paused is not None:
         typer.echo(str(done.paused), err=True)
-    return 0 if done.paused is None else INCOMPLETE
+    if done.away is not None:
+        typer.echo(f"stopped while {done.away}", err=True)
+    elif done.stopped:
+        typer.echo(STOPPED, err=True)
+    return INCOMPLETE if is_held_up else 0

@@ -1,37 +1,54 @@
-"""Headers: those of outboxkit, and the ones that AMQP can carry. Pure."""
+"""Headers: those of outboxkit about a message and about a delivery, and the ones that AMQP can carry. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from struct import Struct
 from typing import Any
 
 import msgspec
 
-from outboxkit.message import DEFAULTS, Message, is_version
+from outboxkit.message import DEFAULTS, LAST_MOMENT, Message, is_storable_name, is_version
 
 OWN = "outboxkit-"
 """The beginning of the name of every header of outboxkit's own; no user's header has it."""
 TYPE, KEY, TOPIC, VERSION = f"{OWN}type", f"{OWN}key", f"{OWN}topic", f"{OWN}version"
 CORRELATION, CAUSATION, CREATED = f"{OWN}correlation-id", f"{OWN}causation-id", f"{OWN}created-at"
 """Headers for what AMQP, or HTTP, has no place of its own for."""
+BUCKET = f"{OWN}bucket"
+"""The header with the bucket of the key, by which an exchange finds the key's shard: a text, since clients disagree
+about the types of numbers."""
+ALIASES = f"{OWN}aliases"
+"""The header of a row, and of no message on the wire: earlier names of its event. A queue that is bound for one of them
+gets the message, too."""
 FIELD_HEADERS = {"key": KEY, "causation_id": CAUSATION, "version": VERSION}
 """The headers of the fields of a message for which neither AMQP nor HTTP has a place."""
 VERSION_DIGITS = 10
 """The most digits that a version has."""
 ATTEMPT, FIRST_FAILED, HANDLERS = f"{OWN}attempt", f"{OWN}first-failed-at", f"{OWN}handlers"
 ACCEPTED, ABSENT, REPLAYED = f"{OWN}accepted-at", f"{OWN}absent", f"{OWN}replayed"
-"""Headers about a delivery, which `brokers/reserved.py` reads and writes."""
-EXTRA_ROUTES = ("CC", "BCC")
+"""Headers about a delivery."""
+HIDDEN_ROUTES = "BCC"
+"""The header with further routing keys that the broker takes away: no queue sees it, and none gets two copies."""
+EXTRA_ROUTES = ("CC", HIDDEN_ROUTES)
 """Headers by which a publisher sends to further queues (RabbitMQ's "sender-selected distribution"). It has happened by
 the time a message is copied or replayed, and would happen again."""
-NAME_LIMIT = 128
+HEADER_NAME_LIMIT = 128
 """Bytes of a header's name, which may have 128 characters (AMQP 0-9-1, section 4.2.5.5): drivers cut off the rest."""
-LIMIT = 120_000
+HEADERS_LIMIT = 120_000
 """Bytes of all headers: with the other properties they must fit into one frame, which RabbitMQ limits to 131 072."""
 MAX_DEPTH = 32
 """Levels of tables and lists inside each other; more could not be handled without reaching Python's limit."""
 INT64 = range(-(2**63), 2**63)
-_FLOAT = Struct(">f")
+MOST_ATTEMPTS = 1_000_000
+"""The most that is read from a header: the number must fit into a column, with those that are still to come."""
+MOST_HANDLERS = 1_000
+"""The most handler names that are read. No consumer has so many handlers of one type."""
+
+_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REPLAYED))
+_ABSENT = ("message_id", "type")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 _field_values = attrgetter(*FIELD_HEADERS)
@@ -70,6 +87,102 @@ def _version(value: object) -> int | None:
     return number if is_version(number) else None  # type: ignore[return-value]
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryHeaders:
+    """The reserved headers of one delivery.
+
+    Attributes:
+        attempt: 1 for the first delivery, and one more after each retry.
+        first_failed_at: when its first attempt failed.
+        handlers: the names of the handlers to run; if empty, all of them.
+        accepted_at: when an operator accepted it although it is stale.
+        absent: on a replay of a dead letter that was not a message, the properties that its publisher did not send:
+            `message_id`, `type` or both. They hold stand-ins, because a replay goes through the outbox.
+        replayed: whether an operator had it delivered again.
+    """
+
+    attempt: int = 1
+    first_failed_at: datetime | None = None
+    handlers: tuple[str, ...] = ()
+    accepted_at: datetime | None = None
+    absent: tuple[str, ...] = ()
+    replayed: bool = False
+
+    def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
+        """The headers of the next attempt, for these handlers; if none are given, for the same ones."""
+        return replace(
+            self,
+            attempt=self.attempt + 1,
+            first_failed_at=self.first_failed_at or now,
+            handlers=handlers or self.handlers,
+        )
+
+    def headers(self) -> dict[str, Any]:
+        """The headers to write; an attribute with its default value has none."""
+        headers: dict[str, Any] = {}
+        if self.attempt > 1:
+            headers[ATTEMPT] = self.attempt
+        if self.first_failed_at is not None:
+            headers[FIRST_FAILED] = _milliseconds(self.first_failed_at)
+        if self.handlers:
+            headers[HANDLERS] = list(self.handlers)
+        if self.accepted_at is not None:
+            headers[ACCEPTED] = _milliseconds(self.accepted_at)
+        if self.absent:
+            headers[ABSENT] = list(self.absent)
+        if self.replayed:
+            headers[REPLAYED] = True
+        return headers
+
+
+FRESH = DeliveryHeaders()
+
+
+def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
+    """The delivery headers among these headers. An invalid value, from a foreign client, is ignored."""
+    if _NAMES.isdisjoint(headers):
+        return FRESH
+    return DeliveryHeaders(
+        attempt=_attempt(headers.get(ATTEMPT)),
+        first_failed_at=_moment(headers.get(FIRST_FAILED)),
+        handlers=_names(headers.get(HANDLERS)),
+        accepted_at=_moment(headers.get(ACCEPTED)),
+        absent=tuple(name for name in _ABSENT if name in _names(headers.get(ABSENT))),
+        replayed=headers.get(REPLAYED) is True,
+    )
+
+
+def without_own(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """These headers without those of outboxkit."""
+    return {name: value for name, value in headers.items() if not name.startswith(OWN)}
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _attempt(value: object) -> int:
+    return min(max(value, 1), MOST_ATTEMPTS) if type(value) is int else 1
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """The values that can be the name of a handler, each once."""
+    if not isinstance(value, list):
+        return ()
+    names = dict.fromkeys(name for name in value if isinstance(name, str) and is_storable_name(name))
+    return tuple(names)[:MOST_HANDLERS]
+
+
+def _moment(value: object) -> datetime | None:
+    if type(value) is not int:
+        return None
+    try:
+        moment = _EPOCH + value * _MILLISECOND
+    except OverflowError:
+        return None
+    return moment if _EPOCH <= moment <= LAST_MOMENT else None
+
+
 def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
     """Headers of any client as JSON, to be read by people: values that JSON does not know become text."""
     try:
@@ -99,7 +212,7 @@ def carried(headers: Mapping[str, object]) -> dict[str, object]:
     sizes = {name: _size_of_field(name, value) for name, value in fitting.items()}
     total = sum(sizes.values())
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        if total <= LIMIT:
+        if total <= HEADERS_LIMIT:
             break
         total -= sizes[name]
         del fitting[name]
@@ -114,7 +227,7 @@ def _value(value: object, depth: int) -> object:
             return {name: _value(inner, depth - 1) for name, inner in value.items() if _is_name(name)}
         case list():
             return [_value(inner, depth - 1) for inner in value]
-        case float() if depth < MAX_DEPTH and not _fits_32_bits(value):  # inside others no more of it is written
+        case float() if depth < MAX_DEPTH:  # inside others 32 bits of it would be written
             return repr(value)
         case int() if value not in INT64:
             return str(value)
@@ -122,15 +235,8 @@ def _value(value: object, depth: int) -> object:
             return value
 
 
-def _fits_32_bits(value: float) -> bool:
-    try:
-        return bool(_FLOAT.unpack(_FLOAT.pack(value))[0] == value)
-    except OverflowError:
-        return False
-
-
 def _is_name(name: str) -> bool:
-    return 0 < len(name.encode()) <= NAME_LIMIT
+    return 0 < len(name.encode()) <= HEADER_NAME_LIMIT
 
 
 def _size(value: object) -> int:

@@ -10,14 +10,14 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 
 from outboxkit.codec import pydantic_models
-from outboxkit.compression import INFLATED_LIMIT, compression_named, inflate, inflated_size
+from outboxkit.codec.compression import INFLATED_LIMIT, compression_named, inflate, inflated_size
 from outboxkit.errors import ConfigurationError, DecodeError, EncodeError
 from outboxkit.errors.failures import first_line, printable, text_of
 from outboxkit.events import is_called_outside, is_pydantic
 
 T = TypeVar("T")
 
-CONTENT_TYPE = "application/json"
+JSON_TYPE = "application/json"
 READABLE_ENCODINGS = ("", "identity", "utf-8", "utf8", "us-ascii")
 """Content encodings that leave the payload as it is. Some clients write the text's character set there."""
 LARGE = 256 * 1024
@@ -188,7 +188,6 @@ def check_event_class(cls: Any) -> None:
     """
     _check_written(cls)
     if is_pydantic(cls):
-        pydantic_models.check_read(cls)
         return
     for info in types_within(cls):
         if isinstance(info, msgspec.inspect.CustomType):

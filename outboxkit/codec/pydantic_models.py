@@ -95,29 +95,6 @@ def check_written(cls: Any) -> None:
                 )
 
 
-def check_read(cls: Any) -> None:
-    """Refuse a class that can be encoded but never decoded.
-
-    Raises:
-        ConfigurationError: a field is required and never written, or a written one is forbidden.
-    """
-    _complete(cls)
-    for model in models_within(cls):
-        for name, field in _fields(model).items():
-            if field.is_required() and (field.exclude is True or getattr(field, "init_var", None)):
-                what = "excluded (exclude=True)" if field.exclude is True else "an InitVar"
-                raise ConfigurationError(
-                    f"{model.__qualname__}.{name} is {what} and has no default, so that no payload can be read: give "
-                    "it a default, or have it written"
-                )
-        computed = getattr(model, "model_computed_fields", None)
-        if computed and getattr(model, "model_config", {}).get("extra") == "forbid":
-            raise ConfigurationError(
-                f"{model.__qualname__} writes its computed field {next(iter(computed))} and forbids it when it reads "
-                '(extra="forbid"): use extra="ignore", or a property without computed_field'
-            )
-
-
 def _complete(cls: Any) -> None:
     try:
         if hasattr(cls, "model_rebuild"):

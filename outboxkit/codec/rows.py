@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outboxkit.codec.headers import INT64, LIMIT, NAME_LIMIT, OWN
+from outboxkit.codec.headers import ALIASES, HEADER_NAME_LIMIT, HEADERS_LIMIT, INT64, OWN
 from outboxkit.errors import EncodeError
-from outboxkit.message import FIELDS, TEXT_FIELDS, Message, unchecked
+from outboxkit.message import FIELDS, TEXT_FIELDS, Message, is_storable_name, unchecked
 
 COLUMNS = ("message_id", *FIELDS[1:])
 """The columns of a message, in every table that holds messages: `message_id`, and the names of its other fields."""
@@ -35,15 +35,28 @@ class Sending(NamedTuple):
     reply: str | None
 
 
-def to_row(message: Message) -> dict[str, Any]:
-    """The values of `COLUMNS`, by their names.
+def to_row(message: Message, aliases: Sequence[str] = ()) -> dict[str, Any]:
+    """The message's columns by name.
+
+    If its event has aliases, and neither topic nor queue is set, the header `outboxkit-aliases` is added. So queues
+    that are bound for an earlier name get it, too.
 
     Raises:
         EncodeError: its headers cannot be stored and sent.
     """
     row = dict(zip(COLUMNS, _values(message), strict=True))
     row["headers"] = encode_headers(message.headers)
+    if aliases and message.topic is None and message.queue is None:
+        row["headers"] = msgspec.json.encode({ALIASES: aliases, **message.headers})
     return row
+
+
+def aliases_of(message: Message) -> Sequence[str]:
+    """The aliases of a message that was read from a row: further routing keys."""
+    aliases = message.headers.get(ALIASES)
+    if message.queue is not None or not isinstance(aliases, list):
+        return ()
+    return [each for each in aliases if isinstance(each, str) and is_storable_name(each)]
 
 
 def from_row(values: Sequence[Any]) -> Message:
@@ -86,8 +99,8 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
             str, int, bool nor None.
     """
     for name, value in headers.items():
-        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_LIMIT:
-            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {NAME_LIMIT} bytes is")
+        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= HEADER_NAME_LIMIT:
+            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {HEADER_NAME_LIMIT} bytes is")
         if name.startswith(OWN):
             raise EncodeError(f"header {name!r} is reserved: names that start with {OWN!r} are outboxkit's own")
         if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
@@ -100,8 +113,8 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
         encoded = msgspec.json.encode(dict(headers))
     except (ValueError, TypeError) as error:
         raise EncodeError(f"the headers cannot be encoded: {error}") from error
-    if len(encoded) > LIMIT:
-        raise EncodeError(f"the headers are {len(encoded)} bytes long; at most {LIMIT} fit into one AMQP frame")
+    if len(encoded) > HEADERS_LIMIT:
+        raise EncodeError(f"the headers are {len(encoded)} bytes long; at most {HEADERS_LIMIT} fit into one AMQP frame")
     return encoded
 
 

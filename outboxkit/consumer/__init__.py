@@ -5,7 +5,6 @@ from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.reports import Consumed, Failure
 from outboxkit.consumer.several import Consumers
 from outboxkit.consumer.shards import ShardConsumer, ShardedConsumer
-from outboxkit.inbox.failure import Decision, decide
 
 __all__ = [
     "Concurrency",
@@ -13,9 +12,7 @@ __all__ = [
     "Consumer",
     "ConsumerPolicy",
     "Consumers",
-    "Decision",
     "Failure",
     "ShardConsumer",
     "ShardedConsumer",
-    "decide",
 ]

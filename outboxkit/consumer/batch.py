@@ -11,15 +11,16 @@ from sqlalchemy.orm import Session
 from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox
+from outboxkit.consumer.attempts import NOTED_FROM
 from outboxkit.consumer.handle import HandlerRunner
-from outboxkit.consumer.key_queues import Arrival
-from outboxkit.consumer.transactions import is_cancelled
+from outboxkit.consumer.routing import Arrival
 from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
 from outboxkit.inbox.failure import Decision
-from outboxkit.inbox.run_batch import DONE
+from outboxkit.inbox.run_batch import COMMITTED
 from outboxkit.inbox.run_once import event_for
 from outboxkit.message import Message
+from outboxkit.runtime.outage import is_cancelled
 from outboxkit.telemetry import tracing
 
 
@@ -33,11 +34,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class BatchRunner:
-    """Handles deliveries whose handlers have `batch=True`, many in a transaction.
-
-    Attributes:
-        runner: handles a delivery that must be alone; its parts serve batches as well.
-    """
+    """Handles deliveries whose handlers have `batch=True`, many in a transaction."""
 
     runner: HandlerRunner
     _log: FilteringBoundLogger = field(
@@ -121,12 +118,12 @@ class BatchRunner:
         self, arrivals: Sequence[Arrival], entries: Sequence[tuple[int, Entry]], piece: _Piece, stop: asyncio.Event
     ) -> list[_Piece]:
         """Run all entries in one transaction. Returns the pieces to run instead if it failed."""
-        measurements = self.runner.measurements
+        reports = self.runner.reports
         names = {entry.handler.name for _, entry in entries}
         first = entries[0][1].message.id if entries else ""
 
         def work(session: Session) -> list[Outcome]:
-            with measurements.timed(names, message_id=first, messages=len(arrivals)):
+            with reports.timed(names, message_id=first, messages=len(arrivals)):
                 return inbox.run_batch(session, [entry for _, entry in entries])
 
         try:
@@ -145,13 +142,15 @@ class BatchRunner:
             for arrival in arrivals:
                 await arrival.requeue()
             return []
-        self.runner.outcomes.update(outcomes)
-        handled = [
-            (entry.message, entry.handler.name, each) for (_, entry), each in zip(entries, outcomes, strict=True)
+        reports.handled(
+            [(entry.message, entry.handler.name, each) for (_, entry), each in zip(entries, outcomes, strict=True)]
+        )
+        noted = [
+            cast("Message", each.message).id for each in arrivals if each.delivery.delivery_headers.attempt > NOTED_FROM
         ]
-        measurements.handled(handled, now=self.runner.now)
+        done = not noted or await self.runner.records.forget_all(noted, stop)
         for arrival in arrivals:
-            await arrival.ack()
+            await (arrival.ack() if done else arrival.requeue())
         return []
 
     async def _traced(
@@ -163,13 +162,13 @@ class BatchRunner:
         in_thread: bool,
     ) -> list[Outcome] | None:
         messages = [cast("Message", arrival.message) for arrival in arrivals]
-        with tracing.processing_batch(messages, at=self.runner.place) as span:
+        with tracing.processing_batch(messages, at=self.runner.endpoint) as span:
             try:
                 outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
             except BatchEntryFailed as error:
                 span.fails(error.__cause__ or error)
                 raise
-            span.counts(outcomes or (), fine=DONE)
+            span.counts(outcomes or (), fine=COMMITTED)
         return outcomes
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import structlog
 from sqlalchemy import Engine
@@ -15,34 +15,35 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import defaults, schema
 from outboxkit.brokers import Subscriber
 from outboxkit.codec.envelopes import Reader
+from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
-from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.handle import HandlerRunner, Transactions
 from outboxkit.consumer.inbox_days import InboxDays
-from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.membership import PlainMember
 from outboxkit.consumer.memory import PayloadMemory
-from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
-from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
+from outboxkit.consumer.reports import Consumed, OnError, Reports
 from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.transactions import Transactions
+from outboxkit.consumer.threads import Threads
+from outboxkit.consumer.watchdog import Watchdog
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
+from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.runtime import urls
 from outboxkit.runtime.database_clock import DatabaseClock
 from outboxkit.runtime.health import Health
-from outboxkit.runtime.outage import Clock, Outage, check_engine_driver, pause, what_is_away
-from outboxkit.runtime.pauses import CONSUMER, Pause
-from outboxkit.runtime.pauses.holding import note_sessions
+from outboxkit.runtime.lifetime import end_tasks
+from outboxkit.runtime.outage import Clock, Outage, check_engine_driver, sleep_unless_stopped, what_is_away
+from outboxkit.runtime.pauses import Pause
 from outboxkit.runtime.pauses.watch import PauseWatch
-from outboxkit.runtime.threads import Threads
-from outboxkit.telemetry import metrics, tracing
+from outboxkit.runtime.workers import CONSUMER, Presence, note_sessions
+from outboxkit.telemetry import catalogue, metrics, tracing
 from outboxkit.telemetry.tables import TableGauges
 
-AHEAD = defaults.PREFETCH
-"""Deliveries that the broker pushes ahead, at least."""
+MEASURED_SECONDS, RECONNECTED_SECONDS = 15.0, 1.0
+"""The times between two questions for the lengths of the queues: after an answer, and without one."""
 ORDERED_AHEAD = 500
 """The minimum prefetch of an ordered consumer: so many deliveries may wait behind keys whose first one failed."""
 
@@ -68,17 +69,11 @@ class Concurrency:
         While one batch is handled, the next one arrives. An ordered consumer holds what is behind a failed message.
         """
         two_batches = 2 * self.batch if any(handler.batch for handler in handlers) else 0
-        return max(AHEAD, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0)
+        return max(defaults.PREFETCH, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0)
 
 
 class ProcessWide(NamedTuple):
-    """The parts of a process that all its consumers share. The other consumers have neither watchdog nor gauges.
-
-    Attributes:
-        memory: the room for payloads that are decoded at the same time.
-        watchdog: reports a handler that blocks the event loop.
-        tables: the gauges of the tables.
-    """
+    """The parts of a process that all its consumers share. The other consumers have neither watchdog nor gauges."""
 
     memory: PayloadMemory
     watchdog: Watchdog | None = None
@@ -141,9 +136,7 @@ class Consumer:
         self._clock_outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, process="consumer", clock=clock)
         self._days = InboxDays(engine, database_clock)
-        self._watch = PauseWatch(engine, CONSUMER, queue, outage)
         self.handlers = handlers
-        self.outcomes: Counter[Outcome] = Counter()
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
         self._registration = Registration(engine, handlers, queue=queue, retention=policy.retention)
@@ -152,22 +145,29 @@ class Consumer:
         self._routing = routing = Routing(
             handlers, policy=policy, ordered=ordered, on_message=self._days.saw, readers=readers
         )
-        self._reports = reports = Reports(queue=name)
+        self._reports = reports = Reports(handlers, subscriber=subscriber, queue=name, now=database_clock.now)
+        self.outcomes: Counter[Outcome] = reports.outcomes
+        presence = Presence(
+            *(engine, CONSUMER, queue, subscriber.address, subscriber.exchange, self._concurrency.transactions),
+            taken=reports.runs.count,
+            ahead=lambda: database_clock.ahead,
+            queues=lambda: self._lengths,
+        )
+        self._watch = PauseWatch(engine, CONSUMER, queue, outage, presence)
         self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
         self._uses_threads = any(handler.in_thread for handler in handlers)
         transactions = Transactions(engine, outage, self._threads)
-        self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=name)
-        shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
         self._runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
-            records=Records(engine=engine, queue=queue, outage=outage, **shared),
+            records=Records(engine=engine, queue=queue, outage=outage, reports=reports),
+            reports=reports,
             policy=policy,
             now=database_clock.now,
-            **shared,
-            place=tracing.Place(subscriber.system, name),
+            endpoint=tracing.Endpoint(subscriber.system, name),
         )
         self._held: frozenset[str] = frozenset()
+        self._lengths: Mapping[str, int] = {}
         self._dispatcher: Dispatcher | None = None
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=name)
 
@@ -245,28 +245,30 @@ class Consumer:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage outlasted the consumer's patience.
         """
         requeued = await self._work(stop, shared, drain=True)
-        postponed = await self._outage.ride_out(self._count_postponed, stop)
+        stopped = stop.is_set()
+        waiting = await self._outage.ride_out(self._count_waiting, stop)
         await self._subscriber.close()
-        return Consumed(self.outcomes, (postponed or 0) + requeued, self._watch.current)
+        away = (self._outage.words or self._clock_outage.words) if stop.is_set() else None
+        return Consumed(self.outcomes, (waiting or 0) + requeued, self._watch.current, away, stopped)
 
     async def _work(self, stop: asyncio.Event, shared: ProcessWide | None, *, drain: bool) -> int:
         """Dispatch deliveries; after a lost connection again, with a growing delay while nothing gets handled.
 
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
-        gauges = self._measurements.gauges(self._outage, self._clock_outage) | self._database_clock.gauges()
+        gauges = self._reports.gauges(self._outage, self._clock_outage) | self._database_clock.gauges()
+        places, queue = self._concurrency.transactions, self._reports.labels
+        gauges[catalogue.PLACES] = lambda: [
+            (count, queue | {"state": state})
+            for state, count in (("all", places), ("taken", self._reports.runs.count()))
+        ]
+        gauges[catalogue.QUEUE_MESSAGES] = lambda: [(length, {"queue": name}) for name, length in self._lengths.items()]
         with metrics.observed(gauges):
-            self._measurements.begin()
             return await self._prepared(stop, shared or ProcessWide.of(self._engine, self.handlers), drain=drain)
 
     async def _prepared(self, stop: asyncio.Event, shared: ProcessWide, *, drain: bool) -> int:
         """Get ready, and dispatch. An outage is waited out at each step."""
-        self._reports.starts(
-            self.handlers,
-            exchange=self._subscriber.exchange,
-            broker=self._subscriber.address,
-            database=urls.shown(self._engine.url),
-        )
+        self._reports.starts(database=urls.shown(self._engine.url))
         await self._outage.ride_out(lambda: schema.check_worker(self._engine), stop)
         for outage in (self._outage, self._clock_outage):
             outage.reached("database")
@@ -274,10 +276,10 @@ class Consumer:
             threads = await self._outage.ride_out(self._threads.open, stop)
             if threads is not None:
                 note_sessions(threads.kw["bind"], beside=self._engine.sync_engine)
-        await self._outage.ride_out(self._watch.look, stop)
+        await self._outage.ride_out(self._watch.poll, stop)
         if shared.tables is not None:
             await self._outage.ride_out(shared.tables.open, stop)
-        loops = [self._days.run(), self._measurements.runs.watch()]
+        loops = [self._days.run(), self._reports.runs.watch(), self._measure_queues()]
         if self._registers:
             loops.append(self._registration.run())
         if self._membership is not None:
@@ -294,9 +296,7 @@ class Consumer:
             self._say_stopped()
             raise
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await end_tasks(background)
             self._threads.close()
             if self._membership is not None:
                 await self._membership.leave()
@@ -333,30 +333,36 @@ class Consumer:
             )
             dispatcher.hold(self._held)
             try:
-                async with self._watch.halting(stop) as halt:
+                async with self._watch.stop_or_pause(stop) as halt:
                     await dispatcher.run(halt)
             except Exception as error:  # noqa: BLE001 - `_check_lost` decides
                 self._check_lost(error, drain=drain)
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await self._subscriber.close()  # the broker delivers again all that was not acked
-                await pause(stop, min(0.1 * 2 ** min(losses, 9), 5))
+                await sleep_unless_stopped(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:
                 if drain or not halt.is_pause:
-                    return dispatcher.postponed
+                    return dispatcher.requeued
                 await self._subscriber.close()  # which gives back what an ordered one has kept
                 await self._watch.wait_for_end(stop)
         return 0
+
+    async def _measure_queues(self) -> None:
+        """Ask for the lengths of the queues again and again, until cancelled. Without an answer none is known."""
+        while True:
+            try:
+                self._lengths = await self._subscriber.lengths()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the consumer goes on, and asks again
+                self._lengths = {}
+                self._log.debug("the lengths of the queues are not known", error=first_line(error))
+            await asyncio.sleep(MEASURED_SECONDS if self._lengths else RECONNECTED_SECONDS)
 
     async def _start_receiving(self) -> None:
         await self._subscriber.connect()
         await self._subscriber.start_receiving()
 
     def _check_lost(self, error: Exception, *, drain: bool) -> None:
-        """Return if the consumer is to connect again: after a lost connection, or an unexpected error outside a drain.
-
-        Raises:
-            Exception: the error itself, if it is neither.
-        """
+        """Return if the consumer is to connect again: a lost connection, or outside a drain an unexpected error."""
         if isinstance(error, BrokerUnavailable):
             return
         if drain or isinstance(error, OutboxkitError) or what_is_away(error, passing=TRANSIENT):
@@ -366,6 +372,6 @@ class Consumer:
     def _say_stopped(self) -> None:
         self._log.info("consumer stopped", **{str(name): count for name, count in self.outcomes.items()})
 
-    async def _count_postponed(self) -> int:
+    async def _count_waiting(self) -> int:
         await self._subscriber.connect()
-        return await self._subscriber.postponed()
+        return await self._subscriber.waiting_retries()

@@ -5,26 +5,23 @@ The decision on a failed handler is in `inbox/failure.py`.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from outboxkit import defaults
-from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
 from outboxkit.codec.envelopes import reader_for
 from outboxkit.codec.envelopes.envelope import Malformed
-from outboxkit.codec.headers import HANDLERS, encode_foreign_headers
+from outboxkit.codec.headers import HANDLERS, MOST_ATTEMPTS, encode_foreign_headers
 from outboxkit.codec.rows import TEXTS
-from outboxkit.compression import MAX_MESSAGE_BYTES
-from outboxkit.consumer.growth import GROWTH
+from outboxkit.consumer.memory import GROWTH
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision, readable_traceback
-from outboxkit.message import NAME_LIMIT, Message, storable
+from outboxkit.message import FIRST_MOMENT, LAST_MOMENT, NAME_LIMIT, Message, storable
 from outboxkit.retry import Retries, delay_for
 from outboxkit.runtime import window
 
-EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 SHOWN = 60
 """The maximum length of a name in an error that lists several."""
 
@@ -41,14 +38,16 @@ class ConsumerPolicy:
         delays: the delays between attempts, ascending, as the subscriber has them.
         max_message_bytes: a larger payload becomes a dead letter. It is counted once it is inflated. If its objects
             take more than 48 times as much memory, a 48th of that counts.
+        ignore: types that need no handler, with `*` for any text: such a message is acked if no handler takes it.
     """
 
     max_attempts: int = defaults.ATTEMPTS
-    retention: timedelta = defaults.RETENTION
+    retention: timedelta = defaults.INBOX_RETENTION
     skew: timedelta = window.CLOCK_SKEW
     max_crashes: int = 3
-    delays: Sequence[timedelta] = defaults.DELAYS
-    max_message_bytes: int = MAX_MESSAGE_BYTES
+    delays: Sequence[timedelta] = defaults.RETRY_DELAYS
+    max_message_bytes: int = defaults.MAX_MESSAGE_BYTES
+    ignore: Sequence[str] = ()
 
     def check(self, handlers: Iterable[Handler]) -> None:
         """Make sure that the inbox remembers a message for as long as it may be tried again.
@@ -76,6 +75,11 @@ class ConsumerPolicy:
         return attempts, [delay_for(self.delays, count, rule.delay(count) if rule else None) for count in failures]
 
 
+def is_killer(starts: int, policy: ConsumerPolicy) -> bool:
+    """Whether a message has ended too many processes: `starts` counts those without an end, with the one just begun."""
+    return starts > policy.max_crashes
+
+
 def given_up(error: BaseException) -> Decision:
     """The decision on a message around which an unexpected error happened."""
     return Decision(Outcome.DEAD, "failed", first_line(error), None, error, readable_traceback(error))
@@ -95,8 +99,8 @@ def too_large(limit: int) -> Decision:
         Outcome.DEAD,
         "undecodable",
         f"the payload is larger than {limit} bytes, once it is inflated, or its objects take more than {GROWTH} times "
-        f"as much memory. Raise OUTBOXKIT_MAX_MESSAGE_BYTES and replay it, or have its "
-        "producer send a reference to the content",
+        "as much memory. Raise OUTBOXKIT_MAX_MESSAGE_BYTES and replay it, or have its producer send a reference to "
+        "the content",
     )
 
 
@@ -138,7 +142,7 @@ def dropped() -> Decision:
     return Decision(Outcome.DEAD, "dropped", "the broker gave it up: it came back too often, or its queue was too long")
 
 
-def dead_letter(
+def dead_letter_row(
     message: Message | Malformed,
     decision: Decision,
     *,
@@ -177,12 +181,7 @@ def dead_letter(
 
 
 def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
-    """The same dead letter without headers and optional properties, so that nothing keeps it from being stored.
-
-    Args:
-        row: the columns of the dead letter, which the database has refused.
-        error: the database's error.
-    """
+    """The same dead letter without headers and optional properties, so that nothing keeps it from being stored."""
     essential = ("side", "queue", "handler", "message_id", "type", "version", "payload", "reason", "attempts")
     text = f"{row['error']} (kept without its headers and other properties: {first_line(error)})"
     return (
@@ -208,7 +207,7 @@ def _bounded(moment: datetime | None) -> datetime | None:
     """A moment that every server can show in every time zone; None for a naive one."""
     if moment is None or moment.tzinfo is None:
         return None
-    return min(max(moment, EARLIEST), LATEST)
+    return min(max(moment, FIRST_MOMENT), LAST_MOMENT)
 
 
 def _shown(duration: timedelta) -> str:

@@ -9,22 +9,21 @@ import structlog
 from outboxkit.brokers import Delivery, Subscriber
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.handle import HandlerRunner
-from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
-from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.memory import ROOM, SMALL, PayloadMemory
-from outboxkit.consumer.transactions import is_cancelled
+from outboxkit.consumer.reports import Reports
+from outboxkit.consumer.routing import Arrival, KeyQueues, Mode
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.errors.failures import first_line
 from outboxkit.message import Message
-from outboxkit.runtime.outage import pause
-from outboxkit.runtime.pauses.watch import Halt
+from outboxkit.runtime.outage import is_cancelled, sleep_unless_stopped
+from outboxkit.runtime.pauses.watch import StopOrPause
 
 LINGER_SECONDS = 0.02
 """The time for which the first message of a batch waits for others."""
-GIVE_BACK_SECONDS = 5.0
+REQUEUE_SECONDS = 5.0
 """The delay before a delivery is requeued that can neither be handled nor become a dead letter."""
 EMPTY_SECONDS = 0.02
-"""The delay before a drain looks again at an empty queue while deliveries could still come back."""
+"""The delay before a drain reads an empty queue again while deliveries could still come back."""
 
 
 class Dispatcher:
@@ -33,12 +32,11 @@ class Dispatcher:
     Args:
         concurrency: the number of transactions that run at once.
         batch: the maximum number of deliveries in one transaction.
-        memory: the room for payloads that are decoded at the same time.
         drain: whether to end when the queue is empty and nothing is in flight.
         on_loss: called at once when the connection is lost, before started deliveries are finished.
 
     Attributes:
-        postponed: the number of deliveries that a drain requeued because they waited in their key queues.
+        requeued: the number of deliveries that a drain requeued, as they waited for others that did not end.
     """
 
     def __init__(
@@ -61,11 +59,11 @@ class Dispatcher:
         self._drain = drain
         self._queues = KeyQueues()
         self._news = asyncio.Event()
-        self._running = _Running(self._news.set, runner.measurements)
+        self._running = _Running(self._news.set, runner.reports)
         self._stuck: set[Arrival] = set()
-        self._isolated = self._in_batch = False
+        self._isolated = self._in_batch = self._looking = self._expects_duplicates = False
         self._batch_due = 0.0
-        self.postponed = 0
+        self.requeued = 0
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -83,7 +81,7 @@ class Dispatcher:
                 self._news.clear()
                 self._start_ready(stop)
                 await self._news.wait()
-            await self._finish(pump, is_pause=isinstance(stop, Halt) and stop.is_pause)
+            await self._finish(pump, is_pause=isinstance(stop, StopOrPause) and stop.is_pause)
         finally:
             await self._end(pump, stopping)
         for error in sorted(self._running.errors, key=lambda error: isinstance(error, BrokerUnavailable)):
@@ -95,7 +93,7 @@ class Dispatcher:
         self._news.set()
 
     def _is_over(self, pump: asyncio.Task[None]) -> bool:
-        """Whether the pump has failed, or a drain found the queue empty and has started everything."""
+        """Whether the pump has failed, or a drain found the queue empty: nothing runs, and nothing may start."""
         return pump.exception() is not None or self._is_idle()
 
     async def _pump(self, stop: asyncio.Event) -> None:
@@ -124,7 +122,7 @@ class Dispatcher:
         while not stop.is_set():
             added = self._queues.added
             if not self._is_idle():
-                await pause(stop, EMPTY_SECONDS)
+                await sleep_unless_stopped(stop, EMPTY_SECONDS)
             elif (delivery := await self._receive(wait=False)) is not None:
                 self._add(self._routing.arrival(delivery))
             elif added == self._queues.added and self._is_idle():
@@ -153,7 +151,7 @@ class Dispatcher:
         self._news.set()
 
     def _start_ready(self, stop: asyncio.Event) -> None:
-        while self._running.handling < self._concurrency and not self._isolated:
+        while self._running.handling < self._concurrency and not self._isolated and not self._looking:
             if isolated := self._queues.first(Mode.ISOLATED):
                 if not self._running.handling:  # otherwise it waits for the running ones, and nothing starts meanwhile
                     self._isolated = True
@@ -164,10 +162,20 @@ class Dispatcher:
                 self._in_batch = True
                 arrivals = self._queues.take_batch(self._batch, ROOM)
                 self._running.handle(self._handle_batch(arrivals, stop), arrivals)
+            elif single and single.done is None and self._expects_duplicates:
+                self._looking = True
+                self._running.start(self._look_for_duplicates(stop))
             elif single:
                 self._running.handle(self._handle(self._queues.take(single), stop), [single])
             else:
                 return
+
+    async def _look_for_duplicates(self, stop: asyncio.Event) -> None:
+        """Learn by one query which of the deliveries that wait are duplicates."""
+        try:
+            await self._runner.recall(self._queues.unknown(), stop)
+        finally:
+            self._looking = False
 
     def _is_batch_due(self) -> bool:
         if self._in_batch:
@@ -183,6 +191,7 @@ class Dispatcher:
                     await (self._runner.handle(arrival, stop) if is_there else arrival.requeue())
         finally:
             self._isolated = self._isolated and arrival.mode is not Mode.ISOLATED
+        self._expects_duplicates = arrival.is_duplicate
         self._settled([arrival], [arrival] if arrival.waits is not None else [])
 
     async def _handle_batch(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> None:
@@ -203,6 +212,9 @@ class Dispatcher:
         for arrival in arrivals:
             if arrival.is_stuck:
                 self._requeue_later(arrival)
+        if not unsettled:
+            self._queues.free(arrivals)
+            return
         waiting = set(unsettled)
         self._queues.free([arrival for arrival in arrivals if arrival not in waiting])
         for arrival in unsettled:
@@ -220,7 +232,7 @@ class Dispatcher:
     def _requeue_later(self, arrival: Arrival) -> None:
         """Requeue a stuck delivery after a while: at once, it would come back at once, again and again."""
         self._stuck.add(arrival)
-        self._running.later(GIVE_BACK_SECONDS, lambda: self._running.start(self._requeue(arrival), [arrival]))
+        self._running.later(REQUEUE_SECONDS, lambda: self._running.start(self._requeue(arrival), [arrival]))
 
     async def _requeue(self, arrival: Arrival) -> None:
         self._stuck.discard(arrival)
@@ -246,7 +258,7 @@ class Dispatcher:
                 await self._requeue_waiting()
             except BrokerUnavailable as error:  # started deliveries are finished all the same
                 self._running.errors.append(error)
-        if (task := asyncio.current_task()) is not None and task.cancelling():
+        if is_cancelled():
             raise asyncio.CancelledError  # `asyncio.wait_for` may have swallowed it, before Python 3.12
         await self._running.wait()
         if not is_lost and not self._running.errors:
@@ -256,7 +268,7 @@ class Dispatcher:
         stuck, self._stuck = list(self._stuck), set()
         for arrival in (*self._queues.clear(), *stuck):
             await arrival.requeue()
-            self.postponed += self._drain
+            self.requeued += self._drain
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
         for arrivals in await self._running.cancel(*tasks):
@@ -274,15 +286,11 @@ class _Running:
 
     Args:
         on_end: called when a task has ended.
-        measurements: records deliveries that are handled.
-
-    Attributes:
-        handling: the number of tasks that run handlers.
-        errors: the errors of tasks that have ended.
+        reports: counts deliveries that are being handled.
     """
 
-    def __init__(self, on_end: Callable[[], None], measurements: ConsumerMeasurements) -> None:
-        self._on_end, self._measurements = on_end, measurements
+    def __init__(self, on_end: Callable[[], None], reports: Reports) -> None:
+        self._on_end, self._reports = on_end, reports
         self._tasks: dict[asyncio.Task[None], Sequence[Arrival]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._is_ending = False
@@ -303,12 +311,12 @@ class _Running:
 
         def ended(_: asyncio.Task[None]) -> None:
             self.handling -= 1
-            self._measurements.ended(len(arrivals))
+            self._reports.ended(len(arrivals))
             for limit in limits:
                 limit.running -= 1
 
         self.handling += 1
-        self._measurements.started(len(arrivals))
+        self._reports.started(len(arrivals))
         self.start(work, arrivals).add_done_callback(ended)
 
     def start(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival] = ()) -> asyncio.Task[None]:

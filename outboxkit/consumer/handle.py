@@ -1,37 +1,153 @@
 """One delivery from its arrival to its ack: each handler in a transaction of its own, the inbox row first.
 
-Whatever happens at any step, the delivery is settled, or requeued after a while.
+A transaction runs again if its failure says nothing about the message. Whatever happens at any step, the delivery is
+settled, or requeued after a while.
 """
 
 import asyncio
-from collections import Counter
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import structlog
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 from structlog.typing import FilteringBoundLogger
 
-from outboxkit import inbox
+from outboxkit import inbox, statements, tables
 from outboxkit.consumer import decisions
+from outboxkit.consumer.attempts import NOTED_FROM, UNUSABLE, AttemptRecord, Records, blame_database
 from outboxkit.consumer.decisions import ConsumerPolicy
-from outboxkit.consumer.key_queues import Arrival, Mode
-from outboxkit.consumer.measurements import ConsumerMeasurements
-from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
-from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.transactions import UNUSABLE, Transactions, is_cancelled
+from outboxkit.consumer.routing import Arrival, Mode, Routing
+from outboxkit.consumer.threads import Threads
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import TRANSIENT
-from outboxkit.inbox import Handler, Outcome
+from outboxkit.errors.sqlstates import CHECK_VIOLATION, CONFLICT, TRANSIENT, sqlstate_of
+from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
 from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
+from outboxkit.inbox.run_once import payload_crc, recall
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
-from outboxkit.runtime.outage import Clock, what_is_away
+from outboxkit.runtime.outage import Clock, Outage, is_cancelled, jittered, sleep_unless_stopped, what_is_away
 from outboxkit.telemetry import tracing
 from outboxkit.telemetry.tracing import WorkSpan
+
+T = TypeVar("T")
+
+LOST_CONNECTIONS = 5
+"""The number of database connections that one message may lose while the database is up, before it is blamed."""
+CONFLICTS = 5
+"""The number of times a transaction is run again at once after a conflict, before that counts as a failure."""
+AWAY_SECONDS, SOON_SECONDS = 15.0, 2.0
+"""A database that does not answer for so long is away. The shorter limit follows a handler's own timeout."""
+NO_ANSWER = TimeoutError("the database does not answer")
+_INBOX_INSERT = re.compile(rf'INSERT INTO (\S+\.)?"?{tables.inbox.name}"? ')
+
+
+class Transactions:
+    """Runs work in sessions of its own, and waits while the database is away."""
+
+    def __init__(self, engine: AsyncEngine, outage: Outage, threads: Threads | None = None) -> None:
+        # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
+        self._engine = engine
+        self._sessions = async_sessionmaker(
+            engine, sync_session_class=HandlerSession, expire_on_commit=False, close_resets_only=False
+        )
+        self._outage = outage
+        self._threads = threads or Threads(engine, size=1, process="consumer")
+        self._probing = asyncio.Lock()
+
+    async def run(self, work: Callable[[Session], T], stop: asyncio.Event, *, in_thread: bool = False) -> T | None:
+        """The result of the work, once it is committed; None if `stop` was set while the database was away.
+
+        It runs in the event loop's thread, in a greenlet, or `in_thread`.
+
+        Raises:
+            Exception: the work's own error, if another try would not help.
+            UnusableTables, UnusableSessions: the same, if outboxkit's tables or a pooler are to blame.
+            asyncio.CancelledError: the work's own, or that of the consumer, which `is_cancelled` tells.
+        """
+        lost = collided = 0
+        while True:
+            try:
+                return await self._once(work, in_thread=in_thread)
+            except Exception as error:
+                cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
+                await blame_database(self._engine, cause)
+                collision = is_conflict(cause)
+                collided, lost = collided + collision, lost + (not collision)
+                away = None if collision else await self._away(cause)
+                if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
+                    raise
+            if collision:
+                await sleep_unless_stopped(stop, jittered(0.005 * 2**collided))
+                continue
+            self._outage.begins(away)
+            async with self._probing:  # one probe serves all tasks that wait
+                if not stop.is_set():
+                    await self._outage.ride_out(self._probe, stop)
+            if stop.is_set():
+                return None
+
+    async def _once(self, work: Callable[[Session], T], *, in_thread: bool) -> T:
+        if in_thread:
+            return await self._threads.run(work)
+        session = self._sessions()
+        try:
+            return await session.run_sync(_transact, work)
+        except BaseException:
+            async with session:  # which closes it whatever cancels this task
+                raise
+
+    async def _away(self, cause: BaseException | None) -> BaseException | None:
+        """The error that shows that the database is away. After a handler's timeout a probe tells whether it is.
+
+        It counts as away, too, if the insert of an inbox row was cancelled or did not get its lock: the handler has not
+        begun.
+        """
+        if isinstance(cause, TimeoutError):
+            try:
+                await self._probe(SOON_SECONDS)
+            except Exception as error:  # noqa: BLE001 - judged like any other error
+                cause = error
+        passing = TRANSIENT if isinstance(cause, DBAPIError) and _INBOX_INSERT.match(cause.statement or "") else ()
+        return cause if what_is_away(cause, passing=passing) == "database" else None
+
+    async def _probe(self, seconds: float = AWAY_SECONDS) -> None:
+        """Make sure that the database answers and accepts rows."""
+        try:
+            async with asyncio.timeout(seconds), self._sessions() as session:
+                await session.execute(statements.inbox.probe_writable())
+        except TimeoutError as error:
+            raise OperationalError(None, None, NO_ANSWER, connection_invalidated=True) from error
+
+
+def _transact(session: Session, work: Callable[[Session], T]) -> T:
+    """Do the work, commit and give the connection back, in one greenlet.
+
+    This is the only place in which a consumer commits a handler's transaction in its event loop. In a thread it is
+    `consumer/fence.py`.
+    """
+    with session.begin():
+        result = work(session)
+    session.close()
+    return result
+
+
+def is_conflict(error: BaseException | None) -> bool:
+    """Whether the transaction only collided with another one, or with a partition that was created meanwhile."""
+    if not isinstance(error, DBAPIError):
+        return False
+    sqlstate = sqlstate_of(error)
+    if sqlstate == CHECK_VIOLATION:
+        table = getattr(getattr(error.orig, "diag", None), "table_name", None) or ""
+        return table.startswith(tables.inbox.name)
+    return sqlstate in CONFLICT
+
 
 REQUEUE_FRESH_AFTER = 10
 """A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""
@@ -39,19 +155,7 @@ REQUEUE_FRESH_AFTER = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRunner:
-    """Handles one delivery after another.
-
-    Attributes:
-        routing: decides which handlers run.
-        transactions: runs the handlers.
-        records: counts starts and failures, and writes dead letters.
-        reports: hears of failures.
-        policy: when a message is given up.
-        now: the database's time.
-        outcomes: the outcomes of all deliveries, counted once for each handler.
-        measurements: records them.
-        place: the place that the deliveries come from, for traces.
-    """
+    """Handles one delivery after another."""
 
     routing: Routing
     transactions: Transactions
@@ -59,9 +163,7 @@ class HandlerRunner:
     reports: Reports
     policy: ConsumerPolicy
     now: Clock
-    outcomes: Counter[Outcome]
-    measurements: ConsumerMeasurements
-    place: tracing.Place = tracing.HERE
+    endpoint: tracing.Endpoint = tracing.HERE
     _log: FilteringBoundLogger = field(
         init=False, default_factory=lambda: structlog.get_logger("outboxkit").bind(process="consumer")
     )
@@ -69,11 +171,11 @@ class HandlerRunner:
     async def handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         """Run the handlers; then ack, retry, or write dead letters and ack. The ack always follows the commits.
 
-        An ordered delivery that is retried stays unsettled: `arrival.waits` is its delay. One that could not even be
-        set aside is left unsettled, too, and `is_stuck`.
+        An ordered delivery that is retried gets no copy: `records.fail` counts its failure, it stays unsettled, and
+        `arrival.waits` is its delay. One that could not even be set aside is left unsettled, too, and `is_stuck`.
 
         Raises:
-            BrokerUnavailable: the connection was lost, or nobody knows whether the delivery was settled.
+            BrokerUnavailable: the connection was lost, or it is not known whether the delivery was settled.
             UnusableTables, UnusableSessions: outboxkit's tables or a pooler are to blame.
             sqlalchemy.exc.DBAPIError: the database was away for longer than the consumer's patience.
         """
@@ -84,13 +186,36 @@ class HandlerRunner:
                 raise
             await self._give_up(arrival, error, stop)
 
+    async def recall(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> None:
+        """Note of each delivery which handlers have handled it, with just this payload, by one query for all.
+
+        If the query fails, none is known: each delivery finds out by itself.
+        """
+        messages = {each: each.message for each in arrivals if isinstance(each.message, Message)}
+        names = {name for each in messages for name in self.routing.names(each)}
+        known = None
+        try:
+            known = await self.transactions.run(lambda session: recall(session, names, messages.values()), stop)
+        except UNUSABLE:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            self._log.debug("it is not known which deliveries are duplicates", error=first_line(error))
+        known = known or set()
+        for each in arrivals:
+            each.done = frozenset()
+        for each, message in messages.items():
+            crc = payload_crc(message.payload)
+            each.done = frozenset(name for name in names if (name, message.id, crc) in known)
+
     def is_expected(self, error: BaseException) -> bool:
         """Whether the error ends the flow for a reason. A cancellation that the consumer did not ask for does not."""
         ends = isinstance(error, (BrokerUnavailable, *UNUSABLE))
         return ends or is_cancelled() or what_is_away(error, passing=TRANSIENT) is not None
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
-        delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
+        delivery, record, arrival.waits = arrival.delivery, AttemptRecord(), None
         if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None and _may_run(arrival):
             # The copy counts as new, so the record of its earlier starts has to go first.
             is_cleared = await self.records.forget(_id(arrival), stop)
@@ -104,7 +229,7 @@ class HandlerRunner:
                 await arrival.requeue()
                 return
             record, buried = started, known
-            if record.starts > self.policy.max_crashes:
+            if decisions.is_killer(record.starts, self.policy):
                 await self._finish(arrival, {None: decisions.crash(record.starts - 1)}, record, stop)
                 return
         attempt = delivery.delivery_headers.attempt + max(arrival.failures, record.failures)
@@ -113,6 +238,8 @@ class HandlerRunner:
             names = self.routing.known_names(arrival) or (None,)
             await self._conclude(arrival, dict.fromkeys(names, handlers), record, attempt, stop)
             return
+        if not handlers:
+            self.reports.ignored(arrival.message)
         if buried:
             handlers = [each for each in handlers if not buried & {each.name, None}]
             arrival.handlers = tuple(each.name for each in handlers) + self.routing.elsewhere(arrival)
@@ -129,7 +256,7 @@ class HandlerRunner:
         arrival.waits = None
         if arrival.settled:
             raise BrokerUnavailable(f"a delivery could not be settled: {first_line(error)}") from error
-        record = CrashRecord(starts=int(arrival.mode is Mode.ISOLATED), failures=arrival.failures)
+        record = AttemptRecord(starts=int(arrival.mode is Mode.ISOLATED), failures=arrival.failures)
         try:
             await self._finish(arrival, {None: decisions.given_up(error)}, record, stop)
         except (Exception, asyncio.CancelledError) as other:
@@ -141,7 +268,7 @@ class HandlerRunner:
             arrival.is_stuck = True
 
     async def _run_all(
-        self, arrival: Arrival, handlers: Sequence[Handler], record: CrashRecord, attempt: int, stop: asyncio.Event
+        self, arrival: Arrival, handlers: Sequence[Handler], record: AttemptRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         """Run each handler in a transaction of its own, and collect the decisions on those that failed."""
         limit, failed = self.policy.max_attempts, dict[str | None, Decision]()
@@ -149,7 +276,9 @@ class HandlerRunner:
             with self._span(arrival, handler, attempt) as span:
                 try:
                     work = self._work(arrival, handler, attempt)
-                    outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
+                    outcome: Outcome | None = Outcome.DUPLICATE
+                    if not arrival.done or handler.name not in arrival.done:
+                        outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
                 except UNUSABLE:
                     raise
                 except (Exception, asyncio.CancelledError) as error:
@@ -163,8 +292,8 @@ class HandlerRunner:
             if outcome is None:
                 await arrival.requeue()
                 return
-            self.outcomes[outcome] += 1
-            self.measurements.handled([(arrival.message, handler.name, outcome)], now=self.now)
+            arrival.is_duplicate |= outcome is Outcome.DUPLICATE
+            self.reports.handled([(arrival.message, handler.name, outcome)])
             self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(arrival))
         if elsewhere := self.routing.elsewhere(arrival):
             failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
@@ -172,19 +301,19 @@ class HandlerRunner:
 
     def _span(self, arrival: Arrival, handler: Handler, attempt: int) -> WorkSpan:
         message, replayed = cast("Message", arrival.message), arrival.delivery.delivery_headers.replayed
-        return tracing.processing(message, handler.name, attempt=attempt, replayed=replayed, at=self.place)
+        return tracing.processing(message, handler.name, attempt=attempt, replayed=replayed, at=self.endpoint)
 
     def _work(self, arrival: Arrival, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
         message, accepted_at = cast("Message", arrival.message), arrival.delivery.delivery_headers.accepted_at
 
         def work(session: Session) -> Outcome:
-            with self.measurements.timed((handler.name,), message_id=message.id):
+            with self.reports.timed((handler.name,), message_id=message.id):
                 return inbox.run_once(session, message, handler, attempt=attempt, accepted_at=accepted_at)
 
         return work
 
     async def _conclude(
-        self, arrival: Arrival, failed: Failed, record: CrashRecord, attempt: int, stop: asyncio.Event
+        self, arrival: Arrival, failed: Failed, record: AttemptRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         """Settle the delivery once its handlers have run: ack it, retry it, or write dead letters."""
         retried = {name: each for name, each in failed.items() if each.outcome is Outcome.RETRIED}
@@ -199,33 +328,40 @@ class HandlerRunner:
         names = tuple(name for name in retried if name is not None) if dead or arrival.handlers else ()
         names += self.routing.elsewhere(arrival) if names or dead else ()
         shortest = min((each.after for each in retried.values() if each.after is not None), default=None)
+        planned = delay_for(self.policy.delays, attempt, shortest)
         if arrival.key is None:
             # Clear the record first: if the process ends while the copy waits, the message did not cause that.
             if record.starts and not await self.records.forget(_id(arrival), stop):
                 await arrival.requeue()
                 return
+            await self.records.note_retry(arrival, retried, attempt, planned)
             delay = await arrival.retry(shortest, handlers=names)
         else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
             updated = await self.records.fail(_id(arrival), stop)
             if updated is None:
                 await arrival.requeue()
                 return
-            delay = arrival.waits = delay_for(self.policy.delays, attempt, shortest)
+            await self.records.note_retry(arrival, retried, attempt, planned)
+            delay = arrival.waits = planned
             arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
             arrival.handlers = names or arrival.handlers
-        self.outcomes[Outcome.RETRIED] += len(retried)
-        self.measurements.failed(arrival.message, retried)
-        self.measurements.retried(delay)
-        after = f"{delay.total_seconds():g}s"
-        self.reports.failed(_retried_event(retried), arrival.message, retried, attempt=attempt, after=after)
+        self.reports.failed(_retried_event(retried), arrival.message, retried, attempt=attempt, delay=delay)
 
     async def _finish(
-        self, arrival: Arrival, failed: Failed, record: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
+        self,
+        arrival: Arrival,
+        failed: Failed,
+        record: AttemptRecord,
+        stop: asyncio.Event,
+        *,
+        attempts: int | None = None,
     ) -> None:
-        """Write dead letters for failed handlers, if there are any, clear the crash record, and only then ack."""
+        """Write dead letters for failed handlers, if there are any, clear the attempt record, and only then ack."""
         delivery = arrival.delivery
         count = delivery.delivery_headers.attempt if attempts is None else attempts
-        has_record = bool(record.starts or record.failures) or count > delivery.delivery_headers.attempt
+        has_record = bool(record.starts or record.failures) or count > min(
+            delivery.delivery_headers.attempt, NOTED_FROM
+        )
         done = not failed or await self.records.bury(arrival, failed, stop, attempts=count)
         if done and has_record:
             done = await self.records.forget(_id(arrival), stop)

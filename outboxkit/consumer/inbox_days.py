@@ -1,4 +1,4 @@
-"""The days that the inbox needs: partitions are created ahead of time, and clocks that are ahead are logged."""
+"""The partitions of the inbox that a consumer creates: for the next days, and for the days of its messages."""
 
 import asyncio
 from contextlib import suppress
@@ -11,23 +11,20 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit.errors.failures import first_line
 from outboxkit.runtime.database_clock import EVERY, DatabaseClock
 from outboxkit.schema import partitions
+from outboxkit.statements.partitions import INBOX
 
 PARTITIONS_EVERY = timedelta(hours=1)
-SETTLING = timedelta(seconds=1)
+"""The interval at which the partitions of the next days are created."""
+PARTITION_DELAY = timedelta(seconds=1)
 """The delay before a partition is created for a new day, so that rows of that day are committed first."""
 FARTHEST = timedelta(days=31)
 """Days farther ahead get no partition: a producer can write any time into an id."""
-AHEAD = timedelta(days=1)
+FAR_AHEAD = timedelta(days=1)
 """A message of so late a time has a producer whose clock is ahead."""
 
 
 class InboxDays:
-    """The partitions of the inbox for the days of messages.
-
-    Args:
-        engine: for its own connections.
-        clock: the database's; it is read beside them.
-    """
+    """The partitions of the inbox for the days of messages."""
 
     def __init__(self, engine: AsyncEngine, clock: DatabaseClock) -> None:
         self._engine, self._clock = engine, clock
@@ -44,7 +41,7 @@ class InboxDays:
         A time that is days ahead is logged, once for each type.
         """
         ahead = message_time - self._clock.now()
-        if ahead > AHEAD and type_ not in self._told:
+        if ahead > FAR_AHEAD and type_ not in self._told:
             self._told.add(type_)
             self._log.warning(
                 "a message is of a time to come: its producer's clock is ahead",
@@ -69,7 +66,7 @@ class InboxDays:
             await connection.rollback()
             now = self._clock.now()
             if self._prepared is None or abs(now - self._prepared) >= PARTITIONS_EVERY:
-                await partitions.prepare_partitions(connection, partitions.INBOX)
+                await partitions.prepare_partitions(connection, INBOX)
                 self._days = set(self._unplaced)  # days whose partition could not be created are noted again
                 self._prepared = now
             if self._unplaced:
@@ -80,15 +77,15 @@ class InboxDays:
     async def run(self) -> None:
         """Call `once` every minute, or soon after a day was noted, until cancelled. Outages are reported elsewhere."""
         while True:
-            await self._next_turn()
+            await self._wait_for_days()
             try:
                 await self.once()
             except Exception as error:  # noqa: BLE001 - whatever it is, the clock is read again
                 self._log.debug("the database's clock could not be read", error=first_line(error))
 
-    async def _next_turn(self) -> None:
+    async def _wait_for_days(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(EVERY.total_seconds()):
                 await self._news.wait()
-                await asyncio.sleep(SETTLING.total_seconds())
+                await asyncio.sleep(PARTITION_DELAY.total_seconds())
         self._news.clear()

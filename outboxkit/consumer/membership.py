@@ -12,16 +12,15 @@ from sqlalchemy import Row
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import ids
+from outboxkit import ids, statements
 from outboxkit.errors import ConfigurationError
 from outboxkit.runtime.sources import Shards
-from outboxkit.statements import shards as statements
 
 SEEN_SECONDS = 2.0
 """A process says every so many seconds that it is there, and sees which others are."""
 GONE = timedelta(seconds=10)
 """A process that has not been seen for so long counts as gone."""
-LEAVING_SECONDS = 2.0
+LEAVE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,11 @@ class Agreement:
 async def enter(connection: AsyncConnection, queue: str, member: str, count: int) -> Agreement:
     """Say that this process is there, and see which others are. The queue's row is locked until the commit."""
     dialect, of = connection.dialect.name, {"queue": queue}
-    await connection.execute(statements.begin_sharding(dialect), of)
-    row = (await connection.execute(statements.lock_sharding(), of)).one()
-    await connection.execute(statements.register_member(dialect), of | {"member": member, "shards": count})
-    await connection.execute(statements.delete_gone(dialect), of | {"ago": -GONE})
-    members = tuple((id_, shards) for id_, shards in await connection.execute(statements.members(), of))
+    await connection.execute(statements.shards.begin_sharding(dialect), of)
+    row = (await connection.execute(statements.shards.lock_sharding(), of)).one()
+    await connection.execute(statements.shards.register_member(dialect), of | {"member": member, "shards": count})
+    await connection.execute(statements.shards.delete_gone(dialect), of | {"ago": -GONE})
+    members = tuple((id_, shards) for id_, shards in await connection.execute(statements.shards.members(), of))
     return read_agreement(row, members)
 
 
@@ -95,14 +94,14 @@ async def write_agreement(connection: AsyncConnection, queue: str, agreement: Ag
     """Write an agreement that was changed."""
     draining = json.dumps(dict(agreement.draining)) if agreement.draining else None
     values = {"shards": agreement.shards, "moved_from": agreement.moved_from, "move": agreement.move}
-    await connection.execute(statements.change_shards(), {"of": queue, "draining": draining} | values)
+    await connection.execute(statements.shards.change_shards(), {"of": queue, "draining": draining} | values)
 
 
 async def quit_sharing(engine: AsyncEngine, queue: str, member: str) -> None:
     """Say that this process is gone, as far as that can be done soon."""
     with suppress(SQLAlchemyError, OSError, TimeoutError):
-        async with asyncio.timeout(LEAVING_SECONDS), engine.begin() as connection:
-            await connection.execute(statements.delete_member(), {"queue": queue, "member": member})
+        async with asyncio.timeout(LEAVE_SECONDS), engine.begin() as connection:
+            await connection.execute(statements.shards.delete_member(), {"queue": queue, "member": member})
 
 
 class PlainMember:
@@ -116,7 +115,6 @@ class PlainMember:
 
         Raises:
             ConfigurationError: the queue is split. Its messages would overtake one another.
-            sqlalchemy.exc.DBAPIError: the database is away.
         """
         async with self._engine.begin() as connection:
             agreement = await enter(connection, self._queue, self._id, 1)

@@ -1,7 +1,6 @@
-"""The registration of a consumer's handlers, visible to operators and to consumers of other queues.
+"""The handlers of a consumer, as the database records them, so that two queues do not share a handler's name unseen.
 
-They are registered once their queue is consumed: a start that was refused leaves no trace. The inbox knows a handler by
-its name alone, so that a name which two queues share is compared.
+They are recorded once their queue is consumed: a start that was refused leaves no trace.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit import statements
 from outboxkit.errors.failures import first_line, path_of
 from outboxkit.errors.sqlstates import NO_RIGHT, sqlstate_of
 from outboxkit.inbox import Handler
@@ -21,20 +21,16 @@ from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.runtime import known_handlers
 from outboxkit.runtime.outage import Sleep
 from outboxkit.schema import partitions
-from outboxkit.statements import activity as statements
 
-EVERY = timedelta(hours=1)
+RECORDED_EVERY = timedelta(hours=1)
+"""The interval at which a consumer that runs records its handlers again."""
 
 
 class Registration:
     """Records which handlers a queue's consumer has, and warns if another queue's consumer has another one of the name.
 
     Args:
-        engine: for its own connections.
-        handlers: the consumer's.
-        queue: the consumer's queue.
         retention: for how long the consumer counts on the inbox; None: not known.
-        sleep: for tests.
     """
 
     def __init__(
@@ -79,19 +75,19 @@ class Registration:
         if is_new and (same := [each for each in shared if not each.is_clash]):
             self._log.warning(
                 "a new queue has the handlers of another one: is its name right?",
-                other_queues=sorted({place.queue for each in same for place in each.places} - {self._queue}),
+                other_queues=sorted({one.queue for each in same for one in each.handlers} - {self._queue}),
                 handlers=[each.handler for each in same],
                 cure="If it was a mistake, stop this consumer, delete the queue at the broker, and forget it with: "
                 f"{known_handlers.forget_command(self._queue)}",
             )
         for each in (each for each in shared if each.is_clash):
             cure = f"{each.cure} If a queue was a mistake, forget it with: {each.mistake}"
-            self._log.warning("two queues use one handler name", what=each.what, why=each.why, cure=cure)
+            self._log.warning("two queues use one handler name", what=each.what, cure=cure)
 
     async def run(self) -> None:
         """Record the handlers every hour, until cancelled. Outages are reported elsewhere."""
         while True:
-            await self._sleep(EVERY.total_seconds())
+            await self._sleep(RECORDED_EVERY.total_seconds())
             if not self._is_begun:
                 continue
             try:
@@ -107,19 +103,21 @@ class Registration:
     async def _release_others(self) -> None:
         """Delete this queue's records of handlers that it no longer has, so that another queue may record them."""
         async with self._engine.begin() as connection:
-            await connection.execute(statements.retire_handlers(self._names), {"of_queue": storable(self._queue)})
+            await connection.execute(
+                statements.activity.retire_handlers(self._names), {"of_queue": storable(self._queue)}
+            )
 
     async def _record(self) -> None:
         if self._rows:
             async with self._engine.begin() as connection:
-                await connection.execute(statements.register_handlers(connection.dialect.name), self._rows)
+                await connection.execute(statements.activity.register_handlers(connection.dialect.name), self._rows)
 
     async def _compare(self) -> list[known_handlers.SharedName]:
         """The names that stand here and elsewhere, for types that both take."""
         async with self._engine.begin() as connection:
             now = await partitions.clock(connection)
             shared = await connection.run_sync(known_handlers.read_shared, now)
-        return [each for each in shared if self._queue in {place.queue for place in each.places}]
+        return [each for each in shared if self._queue in {one.queue for one in each.handlers}]
 
 
 def _row(handler: Handler) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit.consumer.consumer import Consumer, ProcessWide
 from outboxkit.consumer.reports import Consumed, OnError
 from outboxkit.inbox import Outcome
+from outboxkit.runtime import lifetime
 from outboxkit.runtime.health import Health
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class Consumers:
 
     def __init__(self, consumers: Sequence[Consumer], *, shutdown_timeout: timedelta | None = None) -> None:
         self._consumers = list(consumers)
-        self._seconds = shutdown_timeout.total_seconds() if shutdown_timeout is not None else None
+        self._grace = shutdown_timeout
         handlers = [handler for each in self._consumers for handler in each.handlers]
         self._shared = ProcessWide.of(self.engine, handlers)
 
@@ -76,52 +77,16 @@ class Consumers:
         """
         drained = await self._together(lambda consumer, ending, shared: consumer.drain(ending, shared=shared), stop)
         paused = next((each.paused for each in drained if each.paused is not None), None)
-        return Consumed(self.outcomes, sum(each.postponed for each in drained), paused)
+        away = next((each.away for each in drained if each.away is not None), None)
+        stopped = any(each.stopped for each in drained)
+        return Consumed(self.outcomes, sum(each.waiting for each in drained), paused, away, stopped)
 
     async def _together(
         self, work: Callable[[Consumer, asyncio.Event, ProcessWide], Awaitable[T]], stop: asyncio.Event
     ) -> Sequence[T]:
-        """Run this for each consumer in a task of its own. The first error stops the others, and is raised."""
-        ending, failure, failed = asyncio.Event(), asyncio.Event(), list[asyncio.Task[T]]()
-
-        def ended(task: asyncio.Task[T]) -> None:
-            if task.cancelled() or task.exception() is not None:
-                failed.append(task)
-                ending.set()
-                failure.set()
-
-        async def one(consumer: Consumer) -> T:
+        def one(consumer: Consumer) -> Callable[[asyncio.Event], Awaitable[T]]:
             is_first = consumer is self._consumers[0]  # it watches the event loop and the tables for all of them
-            return await work(consumer, ending, self._shared if is_first else ProcessWide(self._shared.memory))
+            shared = self._shared if is_first else ProcessWide(self._shared.memory)
+            return lambda ending: work(consumer, ending, shared)
 
-        async def forward() -> None:
-            await stop.wait()
-            ending.set()
-
-        async def limit() -> None:
-            await failure.wait()
-            _, pending = await asyncio.wait(tasks, timeout=self._seconds)
-            await _cancel(list(pending))
-
-        tasks = [asyncio.create_task(one(each)) for each in self._consumers]
-        for task in tasks:
-            task.add_done_callback(ended)
-        helpers = [asyncio.create_task(forward()), asyncio.create_task(limit())]
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError:
-            await _cancel(tasks)
-            raise
-        finally:
-            for helper in helpers:
-                helper.cancel()
-        for task in failed:
-            task.result()
-        return [task.result() for task in tasks]
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[T]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+        return await lifetime.together([one(each) for each in self._consumers], stop, grace=self._grace)

@@ -19,8 +19,9 @@ from outboxkit import ids, schema
 from outboxkit.consumer.consumer import Consumer, ProcessWide
 from outboxkit.consumer.membership import SEEN_SECONDS, Agreement, enter, quit_sharing, write_agreement
 from outboxkit.consumer.memory import PayloadMemory
-from outboxkit.consumer.reports import Consumed, OnError, Watchdog
+from outboxkit.consumer.reports import Consumed, OnError
 from outboxkit.consumer.several import Consumers
+from outboxkit.consumer.watchdog import Watchdog
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome
@@ -34,16 +35,16 @@ class Move(Protocol):
     """The broker's part in a change of the number of shards."""
 
     async def prepare(self, before: Shards, after: Shards) -> bool:
-        """Declare the queues of new shards, which get no messages yet; whether there are old ones.
-
-        A refusal leaves nothing.
-        """
+        """Declare the queues of new shards, which get no messages yet; whether there are old ones."""
 
     async def bind(self, shards: Shards) -> None:
         """Declare the queues of these shards, and have them get the messages."""
 
-    async def begin(self, before: Shards, after: Shards) -> tuple[str, ...]:
-        """Send messages to the new shards from now on, and none to the old ones; those of them that exist."""
+    async def begin(self, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
+        """Mark the beginning of the new shards for this change, and send messages to them, and none to the old ones.
+
+        Returns the old ones that exist.
+        """
 
     async def mark(self, shards: Shards, queues: Iterable[str], move: int) -> None:
         """Mark the end of old shards, for the change to these."""
@@ -58,8 +59,8 @@ class ShardSource(Protocol):
     def keys_left(self, move: int) -> tuple[str, ...] | None:
         """The keys of messages of before this change that are not settled. None: not known yet."""
 
-    def forget_markers(self, until: int) -> None:
-        """Ack the markers of all changes up to this one, now and when they come."""
+    def follow(self, move: int, *, is_settled: bool) -> None:
+        """Know of all changes up to this one, and if it has ended; keep back what is behind a later marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ class ShardConsumer:
     source: ShardSource
 
     def heed(self, agreement: Agreement, queue: str) -> None:
-        """Hold the keys that wait for old shards, and forget the markers that nobody waits for."""
+        """Hold the keys that wait for old shards, and go on behind the markers of the changes up to this agreement."""
         self.consumer.hold(agreement.held(queue))
-        self.source.forget_markers(agreement.move - (queue in agreement.draining))
+        self.source.follow(agreement.move, is_settled=agreement.is_settled)
 
 
 class ShardedConsumer:
@@ -87,7 +88,6 @@ class ShardedConsumer:
         shards: the queue, and the number of its shards.
         consumer_of: the consumer of one of its queues, which may be an old shard.
         move: the broker's part in a change of their number.
-        handlers: those of the queue.
         settle: how long a relay waits for a confirm. After that, no message arrives in a queue that is bound no more.
         patience: how long an outage is waited out; None means for ever.
     """
@@ -133,7 +133,7 @@ class ShardedConsumer:
 
         Raises:
             SchemaError: the tables are missing or old.
-            ConfigurationError: the broker refuses a queue or has no exchange for shards, or a move goes on.
+            ConfigurationError: the broker refuses a queue or an exchange.
         """
         await self._outage.ride_out(lambda: schema.check_engine(self.engine), stop)
         await self._outage.ride_out(self._tables.open, stop)
@@ -178,7 +178,7 @@ class ShardedConsumer:
                 if paused is not None:
                     return Consumed(self.outcomes, 0, paused)
                 await self._apply(agreement, stop)
-            return Consumed(self.outcomes, 0, None)
+            return Consumed(self.outcomes, away=self._outage.words, stopped=stop.is_set())
         finally:
             await self._end()
 
@@ -201,10 +201,10 @@ class ShardedConsumer:
         finally:
             for consumer in consumers:
                 self._ended += consumer.outcomes
-        return Consumed(self.outcomes, done.postponed, done.paused)
+        return replace(done, outcomes=self.outcomes)
 
     async def _apply(self, agreement: Agreement, stop: asyncio.Event) -> None:
-        """Consume what is this process's, and wait until it is time to look again."""
+        """Consume the queues of this process until the next agreement is due."""
         self._tell(agreement)
         self._follow(agreement)
         if not self._is_next(agreement):
@@ -221,7 +221,7 @@ class ShardedConsumer:
             target = Shards(ours.queue, agreement.shards)
             changed = agreement
             if agreement.moved_from is not None and not agreement.draining:
-                old = await self._move.begin(Shards(ours.queue, agreement.moved_from), target)
+                old = await self._move.begin(Shards(ours.queue, agreement.moved_from), target, agreement.move)
                 moved_from = agreement.moved_from if old else None
                 changed = replace(agreement, moved_from=moved_from, draining=dict.fromkeys(old))
                 self._is_routed(agreement.move)
@@ -276,8 +276,11 @@ class ShardedConsumer:
             return
         self._last = state
         if waits:
-            cure = self._in_the_way(agreement)
-            self._log.warning("waiting: other processes are for another number of shards", cure=cure)
+            self._log.warning(
+                "waiting: other processes are for another number of shards",
+                reason=self._in_the_way(agreement),
+                cure=f"stop them, or start this one with --shards {agreement.shards}",
+            )
         elif agreement.draining:
             wait = "keys wait for old shards" if agreement.is_open else "old shards are emptied first"
             self._log.info(wait, draining=agreement.draining, consumed=queues)
@@ -308,7 +311,7 @@ class ShardedConsumer:
                 running.stop.set()
 
     async def _wait(self, stop: asyncio.Event) -> None:
-        """Wait until it is time to look again, or a consumer has ended. Its error is raised."""
+        """Wait until the next agreement is due, or a consumer has ended. Its error is raised."""
         stopping = asyncio.ensure_future(stop.wait())
         tasks = [each.task for each in self._running.values()]
         try:

@@ -1,1 +1,1 @@
-"""The database below SQLAlchemy: engines, connections, sessions and their errors."""
+"""The database below SQLAlchemy: connections of outboxkit's own, sessions, and the transaction guard."""

@@ -5,38 +5,30 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import psycopg
 import structlog
-from psycopg import AsyncConnection, AsyncCursor, OperationalError, generators
-from psycopg.adapt import Transformer
+from psycopg import AsyncConnection, OperationalError, generators
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn
+from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 
-from outboxkit.database import silence
+from outboxkit.database import driver_rows, silence
 from outboxkit.database.session_settings import GuardedEnd
 from outboxkit.database.silence import Doubt, Facts
-from outboxkit.errors.wording import printable_name
-
-if TYPE_CHECKING:
-    from psycopg._cursor_base import BaseCursor
-
-    _DriversCursor = BaseCursor[Any, Any]
-else:
-    _DriversCursor = object
+from outboxkit.errors.figures import printable_name
 
 T = TypeVar("T")
 Waiting = Generator[Any, Any, T]
 """A generator of psycopg's: it yields what it waits for, and gets what is ready; nothing is at least each 0.1 s."""
 
-ANSWER_SECONDS = 5
+PROBE_SECONDS = 5
 """The time that the second connection has to connect, and then to get its answer."""
 JUST_SECONDS = 0.5
 """The age up to which a connection of a pool is known to answer."""
@@ -47,7 +39,7 @@ IDLE_SECONDS = 5.0
 _WHO = "SELECT pid, extract(epoch FROM backend_start)::float8 FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 """The server process of a connection. The protocol has a pid as well, which behind a pooler is the pooler's."""
 _WORKS = """
-SELECT state LIKE 'idle%%' AND state_change < clock_timestamp() - make_interval(secs => %s),
+SELECT state LIKE 'idle%%' AND state_change < clock_timestamp() - make_interval(secs => %s), wait_event = 'ClientRead',
     CASE WHEN wait_event_type = 'Lock' THEN (
         SELECT string_agg(format('session %%s (%%s)', pid, application_name), ', ') FROM pg_stat_activity
         WHERE pid = ANY(pg_blocking_pids(asked.pid))) END
@@ -72,108 +64,10 @@ def name_apart(driver: Any) -> None:
         driver.prepare_threshold = None
 
 
-class _Statements:
-    """The statements that a connection has prepared. It notices one that SQL prepares, by the server's answer.
-
-    It listens to the driver's own record of them, which is not public. If a later psycopg has none, the driver prepares
-    nothing, and each reset of the session ends what SQL has prepared.
-
-    Attributes:
-        has_others: whether there are some that the driver does not know of. The next reset of the session ends all.
-    """
-
-    def __init__(self, driver: Any) -> None:
-        self._record = cast("Any", getattr(driver, "_prepared", None))
-        self._validate: Any = getattr(self._record, "validate", None)
-        self.has_others = self._validate is None
-        if self.has_others:
-            driver.prepare_threshold = None
-        else:
-            self._record.validate = self._look
-
-    def _look(self, key: Any, prep: Any, name: bytes, results: Sequence[Any]) -> Any:
-        """Look at the answers to a text that the driver does not know yet."""
-        self.has_others |= any(result.command_status == b"PREPARE" for result in results)
-        return self._validate(key, prep, name, results)
-
-    def forget(self) -> None:
-        """Note that all of them have ended."""
-        if self._validate is not None:
-            self._record.clear()
-            self.has_others = False
-
-
-_OF_CURSOR = (
-    *("_execute_gen", "_reset", "_tx", "_convert_query", "_get_prepared", "_send_query_prepared"),
-    *("_check_results", "_set_results", "_last_query", "_conn", "_pgconn"),
-)
-_OF_CONNECTION = ("_pipeline", "_get_tx_start_command", "_prepared")
-
-
-def can_begin_along(driver: Any) -> bool:
-    """Whether the driver has what `_BeginsAlong` uses and is not public; if not, BEGIN is a round trip of its own."""
-    has_all = all(hasattr(driver, name) for name in _OF_CONNECTION) and hasattr(driver._prepared, "maybe_add_to_cache")  # noqa: SLF001
-    return has_all and all(hasattr(AsyncCursor, name) and hasattr(psycopg.Cursor, name) for name in _OF_CURSOR)
-
-
-class _BeginsAlong(_DriversCursor):
-    """A cursor of the driver that sends BEGIN in one round trip with a first statement that is prepared."""
-
-    __slots__ = ()
-
-    def _execute_gen(self, query: Any, params: Any = None, *, prepare: Any = None, binary: Any = None) -> Waiting[None]:
-        connection: Any = self._conn
-        is_first = not connection.autocommit and self._pgconn.transaction_status == TransactionStatus.IDLE
-        if is_first and connection._pipeline is None and not self.closed:  # noqa: SLF001 - the driver's own
-            self._reset()
-            self._tx = Transformer(self)
-            statement = self._convert_query(query, params)
-            prep, name = self._get_prepared(statement, prepare)
-            if prep.name == "YES":
-                self._pgconn.enter_pipeline_mode()
-                self._pgconn.send_query_params(connection._get_tx_start_command(), None)  # noqa: SLF001
-                self._send_query_prepared(name, statement, binary=binary)
-                self._pgconn.pipeline_sync()
-                connection._prepared.maybe_add_to_cache(statement, prep, name)  # noqa: SLF001
-                results = yield from _answers(self._pgconn)
-                self._check_results(results)
-                self._set_results(results)
-                self._last_query = query
-                return
-        yield from super()._execute_gen(query, params, prepare=prepare, binary=binary)
-
-
-def _answers(wire: PGconn) -> Waiting[list[Any]]:
-    """The results of the statement behind BEGIN. The pipeline is left, unless the connection is lost.
-
-    Raises:
-        psycopg.Error: BEGIN or the statement failed.
-    """
-    yield from generators.send(wire)
-    begun, results = (yield from generators.fetch_many(wire)), []
-    if wire.status == ConnStatus.OK:
-        results = yield from generators.fetch_many(wire)
-    if wire.status == ConnStatus.OK:
-        yield from generators.fetch_many(wire)  # the mark of the pipeline's end
-        wire.exit_pipeline_mode()
-    for result in (*begun, *results):
-        if result.status == ExecStatus.FATAL_ERROR:
-            raise psycopg.errors.error_from_result(result)
-    return results
-
-
-class _Cursor(_BeginsAlong, AsyncCursor[Any]):
-    """A cursor for the event loop."""
-
-
-class _ThreadCursor(_BeginsAlong, psycopg.Cursor[Any]):
-    """A cursor for threads."""
-
-
 class _Held:
-    """Knows whether a block of the driver, such as a COPY's, holds the connection while nobody waits in it.
+    """Knows whether a block of the driver, such as a COPY's, holds the connection although no task waits in it.
 
-    Whatever wants the connection then waits until that block is left, which nobody may do any more.
+    A call that needs the connection would then wait for the end of that block, which may never come.
     """
 
     waits = 0
@@ -183,6 +77,10 @@ class _Held:
     def is_held(self) -> bool:
         """Whether it is so."""
         return not self.waits and self.lock.locked()
+
+    def first_row(self, connection: SqlConnection, statement: Any, parameters: Mapping[str, object]) -> Any:
+        """The first row of a statement in the transaction of SQLAlchemy's `connection`; None if there is no row."""
+        return driver_rows.first(connection, statement, parameters)
 
 
 class Connection(_Held, AsyncConnection[Any]):
@@ -197,12 +95,6 @@ class Connection(_Held, AsyncConnection[Any]):
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
     options: Mapping[str, Any] = MappingProxyType({})
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.statements = _Statements(self)
-        if can_begin_along(self):
-            self.cursor_factory = _Cursor
 
     @classmethod
     async def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
@@ -268,12 +160,6 @@ class ThreadConnection(_Held, psycopg.Connection[Any]):
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
     options: Mapping[str, Any] = MappingProxyType({})
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.statements = _Statements(self)
-        if can_begin_along(self):
-            self.cursor_factory = _ThreadCursor
 
     @classmethod
     def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
@@ -354,7 +240,7 @@ def _commit(connection: Connection | ThreadConnection, ending: GuardedEnd) -> Wa
 
 
 def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
-    """ROLLBACK; or the connection's end in the midst of a command, such as a COPY whose data nobody reads."""
+    """ROLLBACK; or the connection's end in the midst of a command, such as a COPY whose data is not read."""
     is_handlers, connection.ending = connection.ending is not None, None
     if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
         connection.pgconn.finish()
@@ -366,10 +252,7 @@ def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
 
 def _end(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:
     """Send the end of a transaction, and reset its session and the driver's options."""
-    others = connection.statements.has_others
-    yield from _send(connection, *texts, connection.reset, "DEALLOCATE ALL" if others else "")
-    if others:
-        connection.statements.forget()
+    yield from _send(connection, *texts, connection.reset)
     for name, value in connection.options.items():
         if getattr(connection, name) is not value:
             if name == "autocommit":  # no driver lets it be set here: the pool makes another connection
@@ -379,11 +262,7 @@ def _end(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None
 
 
 def _send(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:
-    """Send several statements at once.
-
-    Raises:
-        psycopg.Error: one of them failed, and those behind it did not run.
-    """
+    """Send several statements at once."""
     connection.pgconn.send_query("; ".join(filter(None, texts)).encode())
     for result in (yield from generators.execute(connection.pgconn)):
         if result.status == ExecStatus.FATAL_ERROR:
@@ -435,14 +314,14 @@ def _refuse_if_busy(connection: Connection | ThreadConnection, error: Operationa
 
 
 def _limited(connection: _SecondConnection, waiting: Waiting[T]) -> Waiting[T]:
-    deadline = monotonic() + ANSWER_SECONDS
+    deadline = monotonic() + PROBE_SECONDS
     try:
         wish = next(waiting)
         while True:
             ready = yield wish
             if not ready and monotonic() > deadline:
                 connection.pgconn.finish()
-                raise OperationalError(f"it got no answer within {ANSWER_SECONDS} s")
+                raise OperationalError(f"it got no answer within {PROBE_SECONDS} s")
             wish = waiting.send(ready)
     except StopIteration as end:
         result: T = end.value
@@ -473,12 +352,14 @@ def _parameters(connection: Connection | ThreadConnection) -> dict[str, Any]:
     parameters.pop("hostaddr", None)
     if connection.info.password:
         parameters["password"] = connection.info.password
-    return parameters | {"connect_timeout": ANSWER_SECONDS, "application_name": "outboxkit asks"}
+    return parameters | {"connect_timeout": PROBE_SECONDS, "application_name": "outboxkit asks"}
 
 
 def _question(connection: Connection | ThreadConnection, seconds: float) -> Callable[[], Facts | None]:
     """Asks whether the server process has nothing to do, or is gone; and for the sessions whose lock it waits for.
 
+    A process that got a part of what was sent counts as active, and reads from its client: if it does so twice, the
+    rest is lost.
     Behind a pooler in transaction mode the process of a connection changes. Workers refuse one. For a command
     any answer means that the server works.
     """
@@ -486,14 +367,20 @@ def _question(connection: Connection | ThreadConnection, seconds: float) -> Call
     idle_seconds = min(IDLE_SECONDS, seconds / 2)
     is_direct = backend is not None and backend[0] == connection.pgconn.backend_pid
     may_have_another = silence.is_command() and not is_direct
+    was_reading = False
 
     def ask() -> Facts | None:
+        nonlocal was_reading
         with _SecondConnection.connect(autocommit=True, prepare_threshold=None, **parameters) as second:
             if backend is None or may_have_another:
                 second.execute("SELECT 1")
                 return None if backend is None else (False, None)
             row = second.execute(_WORKS, (idle_seconds, *backend)).fetchone()
-            is_idle, holders = row or (True, None)
+            is_idle, is_reading, holders = row or (True, True, None)
+            if is_reading and not is_idle and not was_reading:
+                was_reading = True
+                return None
+            is_idle = is_idle or is_reading
             if row and is_idle and is_direct:
                 with suppress(psycopg.Error):  # what it has locked would stay locked as long as the network is silent
                     second.execute("SELECT pg_terminate_backend(%s)", backend[:1])

@@ -9,7 +9,7 @@ from outboxkit.errors.sqlstates import UNPREPARED, sqlstate_of
 from outboxkit.statements.dialects import is_server
 
 FOUND = "A session does not keep its state: a pooler in transaction mode is between here and the server."
-CURE = (
+POOLER_CURE = (
     "Connect relays, consumers and prune to the server directly, or to a pool in session mode. Applications that only "
     "add messages may keep this one, with statements that are not prepared. For PgBouncer, a database line of its own "
     "does it:"
@@ -21,11 +21,7 @@ sessions get the same one. Or it hands them out in turn: the second session gets
 
 
 async def keeps_sessions(engine: AsyncEngine) -> bool:
-    """Whether each of two sessions has one server process in all of its transactions, and not the other's.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: the database is away.
-    """
+    """Whether each of two sessions has one server process in all of its transactions, and not the other's."""
     if not is_server(engine.dialect.name):
         return True
     processes = set[tuple[str, int]]()
@@ -44,10 +40,9 @@ async def check_sessions(engine: AsyncEngine) -> None:
 
     Raises:
         ConfigurationError: a pooler in transaction mode is in between; the text says what to do.
-        sqlalchemy.exc.DBAPIError: the database is away.
     """
     if not await keeps_sessions(engine):
-        raise ConfigurationError(f"{FOUND} {CURE} {COMMAND}")
+        raise ConfigurationError(f"{FOUND} {POOLER_CURE} {COMMAND}")
 
 
 async def blame_pooler(engine: AsyncEngine, error: BaseException | None) -> None:

@@ -5,35 +5,42 @@ PostgreSQL keeps 63 characters of ASCII of an `application_name`.
 
 from collections.abc import Sequence
 
+from outboxkit.message import DEFAULT_DESTINATION
+
 OURS = "outboxkit "
 """The begin of the name of every session of outboxkit's own processes."""
-RELAY, CONSUMER, RETENTION = "outboxkit relay", "outboxkit consumer", "outboxkit retention"
-RELAY_LISTENER = f"{RELAY} listener"
+RELAY_SESSION, CONSUMER_SESSION, RETENTION_SESSION = "outboxkit relay", "outboxkit consumer", "outboxkit retention"
+RELAY_LISTENER = f"{RELAY_SESSION} listener"
 """The session on which an idle relay of the destination `default` listens."""
-LONGEST = 63
+NAME_BYTES = 63
 _SEPARATOR = ", "
 
 
 def session_name(process: str, names: Sequence[str] = ()) -> str:
     """The name of a process's sessions: the process, and the destination or the queues that it works for."""
-    return _ascii(" ".join((process, _SEPARATOR.join(names))).rstrip())[:LONGEST]
+    return _ascii(" ".join((process, _SEPARATOR.join(names))).rstrip())[:NAME_BYTES]
+
+
+def relay_name(destination: str) -> str:
+    """The `application_name` of a relay's sessions: with its destination, unless that is the broker."""
+    return session_name(RELAY_SESSION, () if destination == DEFAULT_DESTINATION else (destination,))
 
 
 def is_of_consumer(session: str | None) -> bool:
     """Whether a session of this name is a consumer's."""
-    return (session or "").startswith(f"{CONSUMER} ")
+    return (session or "").startswith(f"{CONSUMER_SESSION} ")
 
 
 def queues_of(session: str) -> str:
     """The queues in the name of a consumer's session, cut off if they are long."""
-    return session.removeprefix(f"{CONSUMER} ")
+    return session.removeprefix(f"{CONSUMER_SESSION} ")
 
 
 def may_be_of_queue(session: str, queue: str) -> bool:
     """Whether a session of this name may be that of the queue's consumer."""
     *whole, last = queues_of(session).split(_SEPARATOR) if is_of_consumer(session) else [""]
     name = _ascii(queue)
-    return name in whole or (name.startswith(last) if len(session.encode()) >= LONGEST else name == last)
+    return name in whole or (name.startswith(last) if len(session.encode()) >= NAME_BYTES else name == last)
 
 
 def _ascii(text: str) -> str:

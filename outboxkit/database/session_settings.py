@@ -15,7 +15,7 @@ _RESET = (
     "CLOSE ALL",
     "UNLISTEN *",
 )
-"""Like DISCARD ALL, but for prepared statements: the connection ends them if there are others than the driver's."""
+"""Like DISCARD ALL, but for prepared statements, which the driver uses again."""
 
 
 class GuardedEnd(NamedTuple):

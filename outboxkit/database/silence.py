@@ -2,15 +2,15 @@
 
 The kernel sees a connection that is cut, by keepalives and `tcp_user_timeout`. It does not see a peer that acknowledges
 and answers nothing: a proxy, a load balancer, a full pooler, a frozen server. So a second connection asks the server
-whether it works on the statement. A server that is idle there, or that nobody can ask, ends
-the wait with an `OperationalError`, as a lost connection does. That is an outage, and nobody's failure.
+whether it works on the statement. If the server is idle there, or gives no answer, the wait ends with an
+`OperationalError`, as with a lost connection. That is an outage.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from outboxkit.errors.failures import first_line
 
@@ -19,17 +19,17 @@ Facts = tuple[bool, str | None]
 
 
 class Patience(NamedTuple):
-    """The seconds without a byte after which the server is asked, and after which nobody's answer is awaited."""
+    """The seconds without a byte after which the server is asked, and after which the wait ends without its answer."""
 
     asks: float
     limit: float
 
 
-OURS = Patience(10, 30)
+OWN_PATIENCE = Patience(10, 30)
 """For outboxkit's own statements, which are short, or wait for a lock."""
-COMMANDS = Patience(2, 30)
-"""The same for a command, before which somebody waits."""
-HANDLERS = Patience(30, 120)
+COMMAND_PATIENCE = Patience(2, 30)
+"""The same for a command, for which a person waits."""
+HANDLER_PATIENCE = Patience(30, 120)
 """For statements of handlers, which may take hours as long as the server says that it works."""
 CAUSES = "Is a pooler's pool full, or a server frozen?"
 AGAIN_SECONDS = 5.0
@@ -42,25 +42,25 @@ _last_end = float("-inf")
 
 
 def announce(say: Announce | None) -> None:
-    """Have each doubt of this process told: a command says for what it waits. None: a service logs its outages."""
+    """Have each doubt of this process printed: a command says for what it waits. None: a service logs its outages."""
     global _announce  # noqa: PLW0603 - of the process
     _announce = say
 
 
 def tell(text: str) -> None:
-    """Say this, if doubts are told."""
+    """Print this, if doubts are printed."""
     if _announce is not None:
         _announce(text)
 
 
 def is_command() -> bool:
-    """Whether doubts of this process are told."""
+    """Whether doubts of this process are printed."""
     return _announce is not None
 
 
 def ours() -> Patience:
     """The limits for this process's own statements."""
-    return COMMANDS if is_command() else OURS
+    return COMMAND_PATIENCE if is_command() else OWN_PATIENCE
 
 
 def longest() -> float:
@@ -77,19 +77,6 @@ def note_end() -> None:
     """Note that a silent connection is ended now."""
     global _last_end  # noqa: PLW0603 - of the process
     _last_end = monotonic()
-
-
-@contextmanager
-def lent(driver: Any) -> Iterator[None]:
-    """Have statements on this connection count as a handler's while the block runs. Other drivers are left alone."""
-    if not hasattr(driver, "patience"):
-        yield
-        return
-    before, driver.patience = driver.patience, HANDLERS
-    try:
-        yield
-    finally:
-        driver.patience = before
 
 
 class Doubt:
@@ -117,7 +104,7 @@ class Doubt:
         while not self._over.is_set():
             try:
                 self._facts = self._ask()
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
+            except Exception as error:  # noqa: BLE001 - whatever it is, no answer came
                 self.trouble = first_line(error)
             if (why := self._why()) != said and not self._over.is_set():
                 tell(f"waiting for the database {self._target}, silent for {monotonic() - self.since:.0f} s: {why}")

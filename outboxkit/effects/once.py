@@ -39,7 +39,7 @@ class _NotBegun(ConfigurationError):
 
 CALL = None
 """Instead of a change: make the call."""
-Plan = Generator[Write | None, Any, Effect]
+Writes = Generator[Write | None, Any, Effect]
 
 
 @overload
@@ -112,7 +112,7 @@ def once(
     return _run(session_factory, _plan(run), call)
 
 
-def _plan(run: EffectRun) -> Plan:
+def _plan(run: EffectRun) -> Writes:
     """The steps of a run, one after the other; the result of each comes back. The same for both colours."""
     try:
         begun: Begun = yield Write(partial(begin_effect, run=run))
@@ -136,7 +136,7 @@ def _plan(run: EffectRun) -> Plan:
     return _ended(begun, payload, problem)
 
 
-def _run(factory: sessionmaker[Any], plan: Plan, call: Callable[[], object]) -> Effect:
+def _run(factory: sessionmaker[Any], plan: Writes, call: Callable[[], object]) -> Effect:
     def do(task: Write | None) -> Any:
         if task is None:
             return _plain(call())
@@ -155,7 +155,7 @@ def _run(factory: sessionmaker[Any], plan: Plan, call: Callable[[], object]) -> 
             proceed = partial(plan.throw, error)
 
 
-async def _run_async(factory: async_sessionmaker[AsyncSession], plan: Plan, call: Callable[[], Any]) -> Effect:
+async def _run_async(factory: async_sessionmaker[AsyncSession], plan: Writes, call: Callable[[], Any]) -> Effect:
     async def do(task: Write | None) -> Any:
         if task is None:
             result = call()

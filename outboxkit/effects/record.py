@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, CursorResult, Update
+from sqlalchemy import Connection, CursorResult, Engine, Update
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, statements, tables
@@ -24,7 +24,7 @@ Errors = tuple[type[BaseException], ...]
 CERTAIN: Errors = (ConnectionRefusedError, socket.gaierror)
 """A call that raised one of these was not made: nothing was sent. After any other exception it is unknown."""
 _TRANSLATED = ("httpcore.ConnectError",)
-"""Errors that their client raises without `from` in place of another one: that one tells what happened.
+"""Errors that a client raises without `from` in place of the error that says what happened.
 
 Not those of requests and urllib, which follow redirects unasked: it may be a second request that was refused.
 """
@@ -98,9 +98,9 @@ def _is_certain(error: BaseException, certain: Errors) -> bool:
     return isinstance(error, certain)
 
 
-KEY_LIMIT = 600
+EFFECT_KEY_LIMIT = 600
 """Characters of a key."""
-MEMORY = ":memory:"
+IN_MEMORY = ":memory:"
 
 _default_key_used: ContextVar[Handling | None] = ContextVar("outboxkit_default_key_used", default=None)
 
@@ -113,7 +113,6 @@ class EffectRun:
         key: the effect's name at each run.
         alone: the inbox keeps other runs away, so the lease is ignored.
         within: the message and handler that it belongs to, if any.
-        on_unknown, lease, certain: the arguments of `once`, the last with `CERTAIN`.
         token: of this run alone.
         message_time: the time of its message, if that has one.
     """
@@ -170,20 +169,24 @@ def dialect_of(session: Session, within: Handling | None) -> str:
             "must be committed before the call: bind the sessionmaker to an Engine"
         )
     name = bind.dialect.name
-    held = within.database if within is not None and has_one_writer(name) else None
-    if within is not None and held is not None and _place(held) == _place(bind.url.database):
+    if within is not None and has_one_writer(name) and _place(bind) == _place_of_handler(within):
         raise ConfigurationError(
-            f"effects.once: handler {within.handler!r} is writing to {held!r}, and SQLite has one writer at a time: "
-            "the intention could not be committed before the handler ends. Give effects.once a file of its own, "
-            "with outboxkit's tables: `outboxkit migrate --database-url sqlite:///effects.db`"
+            f"effects.once: handler {within.handler!r} is writing to {bind.url.database!r}, and SQLite has one writer "
+            "at a time: the intention could not be committed before the handler ends. Give effects.once a file of its "
+            "own, with outboxkit's tables: `outboxkit migrate --database-url sqlite:///effects.db`"
         )
     return name
 
 
-def _place(database: str | None) -> str:
-    """The file that a URL names; all databases in memory are taken as one."""
-    name = (database or MEMORY).removeprefix("file:").partition("?")[0]
-    return MEMORY if name == MEMORY else str(Path(name).resolve())
+def _place(bind: Engine | Connection) -> str:
+    """The file of an engine; all databases in memory are taken as one."""
+    name = (bind.engine.url.database or IN_MEMORY).removeprefix("file:").partition("?")[0]
+    return IN_MEMORY if name == IN_MEMORY else str(Path(name).resolve())
+
+
+def _place_of_handler(within: Handling) -> str | None:
+    session = within.origin.session if within.origin is not None else None
+    return _place(session.get_bind(clause=tables.inbox)) if isinstance(session, Session) else None
 
 
 def _default_key(within: Handling | None) -> str:
@@ -204,13 +207,15 @@ def _default_key(within: Handling | None) -> str:
 
 def _checked(key: str) -> str:
     is_text = isinstance(key, str) and key.isprintable()
-    if not is_text or not 0 < len(key) <= KEY_LIMIT:
-        raise ConfigurationError(f"effects.once: key is {key!r}; 1 to {KEY_LIMIT} printable characters are accepted")
+    if not is_text or not 0 < len(key) <= EFFECT_KEY_LIMIT:
+        raise ConfigurationError(
+            f"effects.once: key is {key!r}; 1 to {EFFECT_KEY_LIMIT} printable characters are accepted"
+        )
     return key
 
 
-ROUNDS = 5
-"""A run looks so often again at an effect that another run has changed meanwhile."""
+CHANGED_ROUNDS = 5
+"""The number of times that a run reads an effect again which another run has changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +224,7 @@ class Begun:
 
     Attributes:
         effect: if it is known; None: the call is to be made.
-        unknown_since: when a call was begun of which nobody knows whether it was made.
+        unknown_since: when a call was begun that may or may not have been made.
     """
 
     effect: Effect | None = None
@@ -243,7 +248,7 @@ def begin_effect(session: Session, run: EffectRun) -> Begun:
         "message_id": message_id,
     }
     use = {"at_key": run.key, "made": run.message_time, "by_handler": handler, "by_message_id": message_id}
-    for _ in range(ROUNDS):
+    for _ in range(CHANGED_ROUNDS):
         if session.execute(statements.effects.intend(dialect), {"key": run.key, **ours}).first() is not None:
             return Begun()
         was = session.execute(statements.effects.use_effect(dialect), use).first()

@@ -87,7 +87,7 @@ class BrokerUnavailable(OutboxkitError):
 class BrokerRefused(BrokerUnavailable):
     """The broker is there, and a setting or a right is wrong; the text says which. A worker does not start with it.
 
-    One that has started waits: somebody may give the right back. Messages are safe meanwhile.
+    One that has started waits: an operator may give the right back. Messages are safe meanwhile.
 
     Args:
         text: the broker's words, and the cure.
@@ -104,8 +104,8 @@ class Retry(Exception):
 
     Args:
         reason: the text for the log.
-        after: the delay, as a timedelta or a number of seconds; less than 0 counts as 0. The broker rounds it to one of
-            its retry delays, at most the longest one. None means the usual delay.
+        after: the delay, as a timedelta or a number of seconds; less than 0 counts as 0. It is rounded to the nearest
+            of the consumer's retry delays, so to the longest at most. None means the usual delay.
 
     Raises:
         TypeError: `after` has another type.

@@ -2,6 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from outboxkit.errors import ConfigurationError
 
 _OF_WORKERS = (
     *("aio_pika", "aiormq", "aiosqlite", "alembic", "greenlet", "pamqp", "psycopg", "pydantic", "pydantic_settings"),
@@ -11,12 +16,16 @@ _OF_METRICS = ("opentelemetry.exporter.prometheus", "opentelemetry.sdk", "promet
 EXTRAS = {
     **dict.fromkeys(("anyio", "fastapi"), "fastapi"),
     "flask": "flask",
+    **dict.fromkeys(("itsdangerous", "jinja2", "markupsafe", "starlette", "uvicorn"), "console"),
     "httpx": "http",
     "opentelemetry": "otel",
+    "watchfiles": "reload",
     **dict.fromkeys(_OF_METRICS, "metrics"),
     **dict.fromkeys(_OF_WORKERS, "worker"),
 }
 """The extra that brings each library. A part of one library may come with another extra."""
+
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd")
 
 
 @contextmanager
@@ -44,3 +53,18 @@ def how_to_install(error: ImportError) -> str | None:
         library = library.rpartition(".")[0]
     extra = EXTRAS.get(library) if isinstance(error, ModuleNotFoundError) else None
     return f"{library} is not installed: pip install 'outboxkit[{extra}]'" if extra is not None else None
+
+
+@cache
+def zstd() -> Any:
+    """The module for zstd: Python's own from 3.14 on, or its backport.
+
+    Raises:
+        ConfigurationError: neither is installed.
+    """
+    for name in _ZSTD_MODULES:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise ConfigurationError("zstd needs Python 3.14 or the backport of its module: pip install outboxkit[zstd]")

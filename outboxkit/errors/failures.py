@@ -29,7 +29,8 @@ _OF_A_STATEMENT = re.compile(
 )
 """The beginnings of what SQLAlchemy, PostgreSQL and asyncpg add to an error: the statement, its parameters, a row's
 values."""
-_CALL = (str(Path(__file__).parents[1] / "inbox" / "call.py"), "_run")
+_CLASS = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
+_CALL = (str(Path(__file__).parents[1] / "inbox" / "run_once.py"), "_apply")
 """The file and the name of the function that calls a handler: frames above it say nothing."""
 
 
@@ -60,6 +61,12 @@ def first_line(error: BaseException | None) -> str:
     cause = _original(error)
     text, name = text_of(cause), type(cause).__name__
     return printable(f"{name}: {text.splitlines()[0]}" if text else name)
+
+
+def class_of(line: str) -> str:
+    """The class of an error in one line, without its text, which may repeat what is in a message."""
+    name, colon, _ = line.partition(":")
+    return f"{name}{colon and ': …'}" if _CLASS.fullmatch(name) else "…"
 
 
 def first_line_of(reason: object) -> str:

@@ -4,8 +4,12 @@ A state of two or three characters stands for all that begin with it. SQLite has
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE = "40P01", "40001", "55P03"
+CANCELED = "57014"
+"""A statement was cancelled, or has taken longer than its timeout."""
 
 # Away: the database cannot be reached now, or takes no writes.
 UNPREPARED = ("26000", "42P05", "08P01")
@@ -19,7 +23,7 @@ AWAY_CODES = frozenset({5, 6, 10, CANNOT_OPEN})
 """SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
 
 # Transient: the same statement may succeed a moment later.
-TRANSIENT = ("57014", "25P03", DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE, "53", "58")
+TRANSIENT = (CANCELED, "25P03", DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE, "53", "58")
 """Cancelled, idle for too long, deadlock, serialization, lock not available, out of resources, system trouble. For
 statements of our own they say nothing about the work. In a handler's transaction they may be the handler's doing."""
 CONFLICT = (SERIALIZATION_FAILURE, DEADLOCK)
@@ -51,6 +55,35 @@ def sqlstate_of(error: BaseException) -> str | None:
     original = getattr(error, "orig", error)
     states = (getattr(original, name, None) for name in ATTRIBUTES)
     return next((str(state) for state in states if state is not None), None)
+
+
+_OWN_STATEMENT = "_pg3_"
+"""The beginning of the names under which psycopg prepares statements."""
+
+
+def is_handlers_statement(error: BaseException) -> bool:
+    """Whether a missing or doubled prepared statement is one that a handler prepared by SQL, and not the driver's."""
+    is_prepared = sqlstate_of(error) in UNPREPARED[:2]
+    return is_prepared and _OWN_STATEMENT not in str(getattr(error, "orig", error))
+
+
+ROLE = "role "
+"""The beginning of the note by which an error of a missing right names the role."""
+
+
+def note_role(error: BaseException, options: Mapping[str, Any], driver: Any) -> None:
+    """Have an error of a missing right name the role, in a note that `schema.cure_of` reads.
+
+    Args:
+        error: SQLAlchemy's.
+        options: those of the database's URL, which may set a role.
+        driver: the driver's connection, which knows its user.
+    """
+    if sqlstate_of(error) != NO_RIGHT:
+        return
+    option = re.search(r"-c\s*role=(\w+)", str(options.get("options", "")))
+    if user := option[1] if option else getattr(getattr(driver, "info", None), "user", None):
+        error.add_note(f"{ROLE}{user}")
 
 
 REFUSED_CONNECTIONS = (

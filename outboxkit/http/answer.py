@@ -74,10 +74,10 @@ class Mismatch:
     """The key was used before, for a request with another fingerprint."""
 
 
-Outcome = Fresh | Replay | InProgress | Mismatch
+Judgement = Fresh | Replay | InProgress | Mismatch
 
-REPLAYED = "Idempotency-Replayed"
-EXPIRES = "Idempotency-Expires"
+REPLAYED_HEADER = "Idempotency-Replayed"
+EXPIRES_HEADER = "Idempotency-Expires"
 
 _STATUSES = range(100, 600)
 _HEADERS = msgspec.json.Decoder(tuple[tuple[str, str], ...])
@@ -124,7 +124,7 @@ def answered(outcome: Replay | InProgress | Mismatch) -> Response:
     """The answer to a request that is not new: 409 or 422, or the remembered one, marked as a repetition."""
     match outcome:
         case Replay(response, expires_at):
-            repeated = ((REPLAYED, "true"), (EXPIRES, _http_date(expires_at)))
+            repeated = ((REPLAYED_HEADER, "true"), (EXPIRES_HEADER, _http_date(expires_at)))
             return Response(response.status, (*response.headers, *repeated), response.body)
         case InProgress(after):
             return problem_response(problems.in_progress(after))
@@ -139,10 +139,10 @@ def problem_response(problem: problems.Problem) -> Response:
 
 def expires_header(fresh: Fresh) -> tuple[str, str]:
     """The header of the first answer that says until when it is remembered."""
-    return EXPIRES, _http_date(fresh.expires_at)
+    return EXPIRES_HEADER, _http_date(fresh.expires_at)
 
 
-def count(outcome: Outcome) -> None:
+def count(outcome: Judgement) -> None:
     """Record the outcome of a request. Call it once for each request."""
     metrics.measure(catalogue.HTTP_REQUESTS, 1, {"outcome": _NAMES[type(outcome)]})
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from sqlalchemy.orm import Session
@@ -14,12 +15,12 @@ from outboxkit import ids
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.errors import ConfigurationError, LeaseLost
 from outboxkit.http import answer, ledger
-from outboxkit.http.answer import Fresh, Outcome, Response
+from outboxkit.http.answer import Fresh, Response
 from outboxkit.http.ledger import check_span
-from outboxkit.http.problems import Problem, in_progress
+from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
+    AsgiMessage,
     IdempotencyOptions,
-    Message,
     Receive,
     Rules,
     Scope,
@@ -30,6 +31,7 @@ from outboxkit.http.request import (
     replayed,
     request_key_of,
 )
+from outboxkit.http.run import Run
 from outboxkit.http.steps import Steps
 
 __all__ = ["IdempotencyMiddleware", "step", "steps"]
@@ -65,7 +67,7 @@ def bind(current: Steps | UnrecordedSteps) -> Iterator[None]:
 
 
 def steps() -> Steps | UnrecordedSteps:
-    """The steps of the request at hand; `scope["outboxkit.steps"]` has them as well.
+    """The steps of the request at hand.
 
     Raises:
         ConfigurationError: there is no such request.
@@ -158,11 +160,9 @@ class IdempotencyMiddleware:
         except Problem as problem:
             return await answer.send_response(send, answer.problem_response(problem))
         if request_key is None:
-            unrecorded = UnrecordedSteps()
-            with bind(unrecorded):
-                return await self._app({**scope, "outboxkit.steps": unrecorded}, replayed(body, receive), send)
-        of_run = {"principal": caller, "retention": self._rules.retention, "lease": self._lease}
-        run = _Run(self._session_factory, self._rules, request_key._asdict() | of_run)
+            with bind(UnrecordedSteps()):
+                return await self._app(scope, replayed(body, receive), send)
+        run = _LeasedRun(self._session_factory, self._rules, Run(self._rules, request_key, caller, self._lease))
         return await self._to_its_end(run.serve(self._app, scope, body, send))
 
     async def _caller(self, scope: Scope) -> str | None:
@@ -179,31 +179,23 @@ class IdempotencyMiddleware:
         await asyncio.shield(task)
 
 
-class _Run:
-    """The run of one request with a key; `serve` it once. `question` has the arguments of `ledger.begin`."""
+class _LeasedRun:
+    """A run that commits its key before the application runs; `serve` it once."""
 
-    def __init__(
-        self, session_factory: async_sessionmaker[AsyncSession], rules: Rules, question: dict[str, Any]
-    ) -> None:
+    def __init__(self, session_factory: async_sessionmaker[AsyncSession], rules: Rules, run: Run) -> None:
         self._session_factory = session_factory
         self._rules = rules
-        self._question = question
+        self._run = run
 
     async def serve(self, app: App, scope: Scope, body: bytes, send: Send) -> None:
-        """Answer from the ledger, or have the application answer.
+        """Answer from the ledger, or have the application answer."""
+        answered = await self._on(self._run.begin)
+        if answered is not None:
+            await answer.send_response(send, answered)
+        elif self._run.fresh is not None:
+            await self._called(app, scope, body, send, self._run.fresh)
 
-        Raises:
-            ConfigurationError: the application's answer cannot be remembered.
-            Exception: the application's own.
-        """
-        outcome = await self._begin()
-        answer.count(outcome)
-        if isinstance(outcome, Fresh):
-            await self._run(app, scope, body, send, outcome)
-        else:
-            await answer.send_response(send, answer.answered(outcome))
-
-    async def _run(self, app: App, scope: Scope, body: bytes, send: Send, fresh: Fresh) -> None:
+    async def _called(self, app: App, scope: Scope, body: bytes, send: Send, fresh: Fresh) -> None:
         recorded = Steps(self._session_factory, fresh)
 
         async def whole(response: Response) -> None:
@@ -213,7 +205,7 @@ class _Run:
         failure: BaseException | None = None
         try:
             with bind(recorded):
-                await app({**scope, "outboxkit.steps": recorded, "extensions": {}}, buffer.receive, buffer.send)
+                await app({**scope, "extensions": {}}, buffer.receive, buffer.send)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised below, or another answer is sent
             failure = error
         if buffer.is_over:
@@ -221,9 +213,9 @@ class _Run:
                 raise failure
             return
         try:
-            await self._write(ledger.release, fresh)  # a retry may begin at once
+            await self._release(fresh)  # a retry may begin at once
         except LeaseLost:
-            await answer.send_response(send, await self._others())
+            await answer.send_response(send, await self._on(self._run.taken_over))
         except Exception as error:
             raise error from buffer.refusal or failure  # the application's own is shown, too
         else:
@@ -233,49 +225,33 @@ class _Run:
         """The answer to send: the application's, once it is remembered, or that of the run that has taken over."""
         try:
             if self._rules.stored(response.status):
-                limit = self._rules.max_response
-                stored = answer.remembered_part(response.status, response.headers, response.body, limit)
-                await self._write(ledger.complete, fresh, stored)
-                return Response(response.status, (*response.headers, answer.expires_header(fresh)), response.body)
-            is_clean = response.status < 500 and not recorded.finished
-            await self._write(ledger.release, fresh, forget=is_clean)
+                added = await self._on(partial(self._run.end, status=response.status, whole=lambda: response))
+                return Response(response.status, (*response.headers, *added), response.body)
+            await self._release(fresh, forget=response.status < 500 and not recorded.finished)
         except LeaseLost:
-            return await self._others()
+            return await self._on(self._run.taken_over)
         return response
 
-    async def _others(self) -> Response:
-        outcome = await self._begin()
-        if isinstance(outcome, Fresh):
-            await self._write(ledger.release, outcome)
-            return answer.problem_response(in_progress(None))
-        return answer.answered(outcome)
-
-    async def _begin(self) -> Outcome:
-        async with self._session_factory() as session:
-            outcome = await session.run_sync(ledger.begin, **self._question)
-            await session.commit()
-            return outcome
-
-    async def _write(self, change: Callable[..., None], *arguments: object, **options: object) -> None:
-        def write(session: Session) -> None:
-            change(session, *arguments, **options)
+    async def _release(self, fresh: Fresh, *, forget: bool = False) -> None:
+        def release(session: Session) -> None:
+            ledger.release(session, fresh, forget=forget)
             session.commit()
 
+        await self._on(release)
+
+    async def _on(self, call: Callable[[Session], T]) -> T:
         async with self._session_factory() as session:
-            await session.run_sync(write)
+            return await session.run_sync(call)
 
 
 class ResponseBuffer:
     """The application's side of one request: it gives the body that was read, and buffers the answer until it is whole.
 
     Args:
-        body: of the request.
-        limit: bytes of an answer's body.
         whole: called once, with the whole answer; it remembers and sends it.
 
     Attributes:
         refusal: the reason for which the answer cannot be remembered, if there is one.
-        is_over: whether the application has answered.
     """
 
     def __init__(self, body: bytes, limit: int, whole: Callable[[Response], Awaitable[None]]) -> None:
@@ -283,12 +259,12 @@ class ResponseBuffer:
         self.refusal: ConfigurationError | None = None
         self._limit = limit
         self._whole = whole
-        self._start: Message | None = None
+        self._start: AsgiMessage | None = None
         self._held = bytearray()
         self._sent = asyncio.Event()
         self.receive = replayed(body, self._wait_for_end)
 
-    async def _wait_for_end(self) -> Message:
+    async def _wait_for_end(self) -> AsgiMessage:
         """Behind the body, wait until the answer is sent: a client that leaves does not end a run.
 
         Frameworks cancel what sends an answer in pieces when they hear that the client has left.
@@ -296,7 +272,7 @@ class ResponseBuffer:
         await self._sent.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: AsgiMessage) -> None:
         """Take a piece of the answer.
 
         Raises:
@@ -334,7 +310,7 @@ class ResponseBuffer:
         raise self.refusal
 
 
-def _lines(start: Message) -> list[tuple[str, str]]:
+def _lines(start: AsgiMessage) -> list[tuple[str, str]]:
     """The headers of an answer; their names are lower case in ASGI."""
     headers = ((bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ()))
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

@@ -4,8 +4,9 @@
 """
 
 import inspect
+import re
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
@@ -19,13 +20,13 @@ from outboxkit.database.transaction import refuse_end
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.http import answer, ledger, preconditions, problems
-from outboxkit.http.answer import Fresh, Outcome, Replay, Response
+from outboxkit.http.answer import Response
 from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
-    KEY,
+    KEY_HEADER,
     SAFE,
+    AsgiMessage,
     IdempotencyOptions,
-    Message,
     Receive,
     RequestKey,
     Rules,
@@ -37,6 +38,7 @@ from outboxkit.http.request import (
     replayed,
     request_key_of,
 )
+from outboxkit.http.run import Run
 
 with needs_extra(__name__):
     from anyio import CapacityLimiter
@@ -100,12 +102,8 @@ class Idempotent:
             parameters.append(inspect.Parameter("principal", named, annotation=Any, default=self.principal))
         self.__signature__ = inspect.Signature(parameters)
 
-    async def __call__(self, *, request: Request, session: Any, principal: object = None) -> None:
-        """Take the key. Ends the request if it is not new.
-
-        Raises:
-            ConfigurationError: the route, the session or the principal is of the wrong kind.
-        """
+    async def __call__(self, *, request: Request, session: Any, principal: Any = None) -> None:
+        """Take the key. Ends the request if it is not new."""
         if request.method in SAFE:
             return
         exchange = request.scope.get(_PLACE)
@@ -169,8 +167,8 @@ class IdempotentRoute(APIRoute):
                 return await answer.send_response(send, answer.problem_response(problem))
             receive = replayed(body, receive)
             try:
-                exchange.request_key = request_key_of(scope, body, _operation(scope))
-            except Problem as problem:  # a caller that is not known is told so first
+                exchange.request_key = request_key_of(scope, body, _operation(scope, self))
+            except Problem as problem:  # a caller that is not known gets that answer first
                 exchange.refusal = problem
         return await super().handle(scope, receive, exchange.send)
 
@@ -183,7 +181,7 @@ class IdempotentRoute(APIRoute):
             if exchange is None:
                 return await handler(request)
             try:
-                answered = await handler(request)
+                return await exchange.succeeded(await handler(request))
             except _AlreadyAnswered as already:
                 return _sent(already.response)
             except Exception as error:
@@ -191,7 +189,6 @@ class IdempotentRoute(APIRoute):
                 if (problem := _problem_of(error)) is None:
                     raise
                 return _sent(answer.problem_response(problem))
-            return await exchange.succeeded(answered)
 
         return handle
 
@@ -222,15 +219,11 @@ class _Exchange:
     """One request of an idempotent endpoint, from its body to its answer.
 
     Attributes:
-        rules: of its `Idempotent`.
         pass_on: the server's `send`.
         request_key: the ledger's key for it; None: it has no idempotency key, and needs none.
         refusal: the reason for which its key is not accepted.
-        session: the endpoint's; None: the dependency has not run.
-        question: the arguments of `ledger.begin`.
-        fresh: the run that the dependency began; None: there is none.
-        keeps_error: whether the answer that the application makes of an error may be remembered.
-        start: the head of that answer, until its body is there.
+        run: of the request; None: it has not begun, or its answer may leave as it is.
+        start: the head of the answer to an error, until its body is there.
     """
 
     rules: Rules
@@ -238,89 +231,57 @@ class _Exchange:
     request_key: RequestKey | None = None
     refusal: Problem | None = None
     session: Any = None
-    question: dict[str, Any] = field(default_factory=dict)
-    fresh: Fresh | None = None
-    keeps_error: bool = False
-    start: Message | None = None
+    run: Run | None = None
+    start: AsgiMessage | None = None
 
-    async def begin(self, principal: object) -> None:
+    async def begin(self, principal: str | None) -> None:
         """Take the key, on the endpoint's session."""
+        self.run = Run(self.rules, self.request_key, principal)
         if self.request_key is None:
             return
-        self.question = self.request_key._asdict() | {"principal": principal, "retention": self.rules.retention}
-        outcome = await _on(self.session, partial(ledger.begin, **self.question), _threads())
-        answer.count(outcome)
-        if not isinstance(outcome, Fresh):
-            await _on(self.session, Session.rollback)
-            raise _AlreadyAnswered(answer.answered(outcome))
-        self.fresh = outcome
+        answered = await _on(self.session, self.run.begin, _threads())
+        if answered is not None:
+            raise _AlreadyAnswered(answered)
 
     async def succeeded(self, answered: Answer) -> Answer:
-        """Commit the endpoint's work together with its answer, or roll it back if the answer is not to be remembered.
-
-        Raises:
-            ConfigurationError: the answer is a stream, or too large.
-        """
-        if self.session is None:
-            return answered
-        try:
-            if not self.rules.stored(answered.status_code):
-                await _on(self.session, Session.rollback)
-                return answered
-            if self.fresh is None:
-                await _on(self.session, Session.commit)
-                return answered
-            await _on(self.session, partial(_finish, fresh=self.fresh, response=self._remembered_part(answered)))
-        except StaleDataError:
-            await _on(self.session, Session.rollback)
-            return _sent(answer.problem_response(preconditions.stale()))
-        except Exception:
-            await _on(self.session, Session.rollback)
-            raise
-        answered.headers.append(*answer.expires_header(self.fresh))
+        """Commit the endpoint's work with its answer, or roll it back if the answer is not to be remembered."""
+        run, self.run = self.run, None  # no answer to an error of the commit is remembered
+        if run is not None:
+            end = partial(run.end, status=answered.status_code, whole=partial(_whole, answered))
+            for header in await _on(self.session, end):
+                answered.headers.append(*header)
         return answered
 
     async def failed(self, error: Exception) -> None:
         """Roll back the endpoint's work."""
+        run, self.run = self.run, None
         if self.session is not None:
-            await _on(self.session, Session.rollback)
+            await _on(self.session, ledger.roll_back)
             refuse_end(error, "the endpoint")
-            is_own = isinstance(error, StaleDataError | RequestValidationError)
-            self.keeps_error = self.fresh is not None and not is_own
+            if not isinstance(error, StaleDataError | RequestValidationError):
+                self.run = run
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: AsgiMessage) -> None:
         """Pass the answer on. That to an error is remembered before, without any work, if its status says so."""
-        if self.keeps_error and message["type"] == "http.response.start":
+        if self.run is not None and self.run.fresh is not None and message["type"] == "http.response.start":
             self.start = message
-            return
-        if self.start is not None:
-            start, self.start = self.start, None
-            if self.rules.stored(start["status"]) and not message.get("more_body", False):
-                headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
-                whole = Response(start["status"], tuple(headers), message.get("body", b""))
-                await answer.send_response(self.pass_on, await self._remember(whole))
-                return
+        elif self.run is not None and self.start is not None:
+            run, self.run = self.run, None
+            await self._end_error(run, self.start, message)
+        else:
+            await self.pass_on(message)
+
+    async def _end_error(self, run: Run, start: AsgiMessage, message: AsgiMessage) -> None:
+        if not self.rules.stored(start["status"]) or message.get("more_body", False):
             await self.pass_on(start)
-        await self.pass_on(message)
-
-    async def _remember(self, whole: Response) -> Response:
-        stored = answer.remembered_part(whole.status, whole.headers, whole.body, self.rules.max_response)
-        outcome = await _on(self.session, partial(_remember, question=self.question, response=stored), _threads())
-        if isinstance(outcome, Replay):
-            return answer.answered(outcome)
-        added = (answer.expires_header(outcome),) if isinstance(outcome, Fresh) else ()
-        return Response(whole.status, (*whole.headers, *added), whole.body)
-
-    def _remembered_part(self, answered: Answer) -> Response:
-        body = getattr(answered, "body", None)
-        if not isinstance(body, bytes | memoryview):
-            raise ConfigurationError(
-                f"the endpoint returned a {type(answered).__name__}, whose body comes piece by piece and cannot be "
-                "remembered. Return the content as a whole, or a link to it"
-            )
-        return answer.remembered_part(
-            answered.status_code, answered.headers.items(), bytes(body), self.rules.max_response
-        )
+            return await self.pass_on(message)
+        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"])
+        whole = Response(start["status"], tuple(headers), message.get("body", b""))
+        remember = partial(run.remember, status=whole.status, whole=lambda: whole)
+        end = await _on(self.session, partial(_anew, call=remember), _threads())
+        if not isinstance(end, Response):
+            end = Response(whole.status, (*whole.headers, *end), whole.body)
+        return await answer.send_response(self.pass_on, end)
 
 
 _limiter: RunVar[CapacityLimiter] = RunVar("outboxkit.http.threads")
@@ -350,17 +311,11 @@ async def _on(session: Any, call: Callable[[Session], T], threads: CapacityLimit
     return await run_sync(call, session, limiter=threads or CapacityLimiter(1))
 
 
-def _finish(session: Session, *, fresh: Fresh, response: Response) -> None:
-    """Commit the endpoint's work and its answer."""
-    ledger.complete(session, fresh, response)
-    session.commit()
+def _anew(session: Session, *, call: Callable[[Session], T]) -> T:
+    """Call the function on a session of its own, after a rollback of the endpoint's.
 
-
-def _remember(session: Session, *, question: dict[str, Any], response: Response) -> Outcome:
-    """Store the answer alone, after a rollback. Returns the ledger's outcome, in case another run was quicker.
-
-    It uses a session of its own, for `sessionmaker.begin()` allows no second transaction in the one that it gives. The
-    session is of the same class and has the same `info`, so that listeners of the `sessionmaker` set up this one, too.
+    `sessionmaker.begin()` allows no second transaction in the one that it gives. The session is of the same class and
+    has the same `info`, so that listeners of the `sessionmaker` set up this one, too.
     """
     bind = session.get_bind(clause=tables.idempotency)
     info = {name: value for name, value in session.info.items() if not str(name).startswith("outboxkit")}
@@ -369,18 +324,11 @@ def _remember(session: Session, *, question: dict[str, Any], response: Response)
     except TypeError:  # a class with other parameters
         anew = Session(bind, info=info)
     with anew:
-        outcome = ledger.begin(anew, **question)
-        if isinstance(outcome, Fresh):
-            _finish(anew, fresh=outcome, response=response)
-        return outcome
+        return call(anew)
 
 
 def _usable(session: object) -> object:
-    """The session, if it is one that stays the same in every thread of a request.
-
-    Raises:
-        ConfigurationError: it is not a session, or there is one for each thread.
-    """
+    """The session, if it is one that stays the same in every thread of a request."""
     if isinstance(session, scoped_session | async_scoped_session):
         if isinstance(session.registry, ThreadLocalRegistry):
             raise ConfigurationError(
@@ -395,12 +343,27 @@ def _usable(session: object) -> object:
     return session
 
 
-def _operation(scope: Scope) -> str:
+def _operation(scope: Scope, route: APIRoute) -> str:
     """The path with the names of its parameters in place of their values: a key is for one request of all these."""
-    path: str = scope["path"]
+    prefix: str = scope["path"]
+    end = ""
+    if found := re.search(route.path_regex.pattern.removeprefix("^"), prefix):
+        prefix, end = prefix[: found.start()], route.path_format
     for name, value in scope.get("path_params", {}).items():
-        path = path.replace(f"/{value}", f"/{{{name}}}", 1)
-    return path
+        if f"{{{name}}}" not in end:  # of an application or a router around it
+            prefix = prefix.replace(f"/{value}", f"/{{{name}}}", 1)
+    return prefix + end
+
+
+def _whole(answered: Answer) -> Response:
+    """The answer with its body."""
+    body = getattr(answered, "body", None)
+    if not isinstance(body, bytes | memoryview):
+        raise ConfigurationError(
+            f"the endpoint returned a {type(answered).__name__}, whose body comes piece by piece and cannot be "
+            "remembered. Return the content as a whole, or a link to it"
+        )
+    return Response(answered.status_code, tuple(answered.headers.items()), bytes(body))
 
 
 def _sent(response: Response) -> Answer:
@@ -459,8 +422,14 @@ def _documented(route: APIRoute, rules: Rules) -> dict[str, Any]:
     declared = [
         field.alias for one in (route.dependant, *_dependencies(route.dependant)) for field in one.header_params
     ]
-    if KEY.lower() not in map(str.lower, declared):
-        schema = {"type": "string", "minLength": 1, "title": KEY}
-        header = {"name": KEY, "in": "header", "required": rules.required, "description": _ABOUT_KEY, "schema": schema}
+    if KEY_HEADER.lower() not in map(str.lower, declared):
+        schema = {"type": "string", "minLength": 1, "title": KEY_HEADER}
+        header = {
+            "name": KEY_HEADER,
+            "in": "header",
+            "required": rules.required,
+            "description": _ABOUT_KEY,
+            "schema": schema,
+        }
         extra["parameters"] = [*extra.get("parameters", []), header]
     return extra

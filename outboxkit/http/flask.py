@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import ParamSpec, Unpack
 
 from sqlalchemy.orm import Session, scoped_session
@@ -12,10 +12,9 @@ from outboxkit.database.transaction import refuse_end, session_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.http import answer, ledger, preconditions, problems
-from outboxkit.http.answer import Fresh, Replay
 from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
-    KEY,
+    KEY_HEADER,
     SAFE,
     IdempotencyOptions,
     RequestKey,
@@ -25,6 +24,7 @@ from outboxkit.http.request import (
     refused,
     request_key_of,
 )
+from outboxkit.http.run import Added, Run
 
 with needs_extra(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
@@ -32,7 +32,7 @@ with needs_extra(__name__):
     from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 P = ParamSpec("P")
-Sessions = Callable[[], Session | scoped_session[Session]] | scoped_session[Session]
+SessionSource = Callable[[], Session | scoped_session[Session]] | scoped_session[Session]
 
 
 class Idempotent:
@@ -52,7 +52,7 @@ class Idempotent:
     """
 
     def __init__(
-        self, *, session: Sessions, principal: Callable[[], str] | None, **options: Unpack[IdempotencyOptions]
+        self, *, session: SessionSource, principal: Callable[[], str] | None, **options: Unpack[IdempotencyOptions]
     ) -> None:
         self._session = session
         self._principal = principal
@@ -71,7 +71,7 @@ class Idempotent:
             try:
                 return self._answer(session, lambda: view(*args, **kwargs))
             except Exception:
-                session.rollback()
+                ledger.roll_back(session)
                 raise
 
         return once
@@ -79,60 +79,21 @@ class Idempotent:
     def _answer(self, session: Session, call: Callable[[], ResponseReturnValue]) -> Response:
         caller = checked_principal(self._principal()) if self._principal is not None else None
         try:
-            this = _request_key(self._rules)
+            run = Run(self._rules, _request_key(self._rules), caller)
         except Problem as problem:
-            session.rollback()
+            ledger.roll_back(session)
             return _problem(problem)
-        fresh: Fresh | None = None
-        if this is not None:
-            outcome = self._begin(session, this, caller)
-            answer.count(outcome)
-            if not isinstance(outcome, Fresh):
-                session.rollback()
-                return _response(answer.answered(outcome))
-            fresh = outcome
+        answered = run.begin(session)
+        if answered is not None:
+            return _response(answered)
         try:
             response = _called(call)
-            if self._rules.stored(response.status_code):
-                return self._keep(session, fresh, response)
+            return _ended(response, run.end(session, response.status_code, partial(_whole, response)))
         except Exception as error:  # noqa: BLE001 - whatever the view raises is the app's to answer, or raised again
-            session.rollback()
+            ledger.roll_back(session)
             refuse_end(error, "the endpoint")
-            return self._remember_error(session, this, caller, _through_the_app(error))
-        session.rollback()
-        return response
-
-    def _keep(self, session: Session, fresh: Fresh | None, response: Response) -> Response:
-        """Commit the view's work, with its answer if the request has a key."""
-        if fresh is not None:
-            if response.is_streamed or response.direct_passthrough:
-                response.close()
-                raise ConfigurationError(
-                    "the view streams its response, which cannot be remembered: return the whole body, "
-                    "or a link to the content"
-                )
-            body, limit = response.get_data(), self._rules.max_response
-            stored = answer.remembered_part(response.status_code, response.headers.items(), body, limit)
-            ledger.complete(session, fresh, stored)
-        session.commit()
-        if fresh is not None:
-            response.headers.add(*answer.expires_header(fresh))
-        return response
-
-    def _remember_error(
-        self, session: Session, this: RequestKey | None, caller: str | None, response: Response
-    ) -> Response:
-        """The answer to an error of the view, remembered without any effect of the view."""
-        if this is None or not self._rules.stored(response.status_code):
-            return response
-        outcome = self._begin(session, this, caller)
-        if isinstance(outcome, Fresh):
-            return self._keep(session, outcome, response)
-        session.rollback()
-        return _response(answer.answered(outcome)) if isinstance(outcome, Replay) else response
-
-    def _begin(self, session: Session, this: RequestKey, caller: str | None) -> answer.Outcome:
-        return ledger.begin(session, **this._asdict(), principal=caller, retention=self._rules.retention)
+            response = _through_the_app(error)
+            return _ended(response, run.remember(session, response.status_code, partial(_whole, response)))
 
     def _current_session(self) -> Session:
         session = session_of(self._session(), "Idempotent", "...")
@@ -157,11 +118,8 @@ def _request_key(rules: Rules) -> RequestKey | None:
     """The ledger's key for the request at hand; None: it has no idempotency key, and needs none.
 
     Its path is the one that was sent: view arguments may be objects by now, or may have been removed by a preprocessor.
-
-    Raises:
-        Problem: 400, the key is missing or not valid; 413, the body is too large.
     """
-    if request.method in SAFE or not (rules.required or KEY in request.headers):
+    if request.method in SAFE or not (rules.required or KEY_HEADER in request.headers):
         return None
     rule, path = request.url_rule, request.root_path + request.path
     operation = f"{rule.host or rule.subdomain or ''}{request.root_path}{rule.rule}" if rule else path
@@ -218,6 +176,24 @@ def _response_of(returned: ResponseReturnValue | HTTPException) -> Response:
     if isinstance(returned, HTTPException):
         returned = returned.get_response(request.environ)
     return current_app.make_response(returned)
+
+
+def _whole(response: Response) -> answer.Response:
+    """The answer with its body."""
+    if response.is_streamed or response.direct_passthrough:
+        response.close()
+        raise ConfigurationError(
+            "the view streams its response, which cannot be remembered: return the whole body, or a link to the content"
+        )
+    return answer.Response(response.status_code, tuple(response.headers.items()), response.get_data())
+
+
+def _ended(response: Response, end: Added | answer.Response) -> Response:
+    """The response with the headers that the run adds, or another run's answer."""
+    if isinstance(end, answer.Response):
+        return _response(end)
+    response.headers.extend(end)
+    return response
 
 
 def _problem(problem: Problem) -> Response:

@@ -3,20 +3,21 @@
 Without a lease, the session's transaction has the key, and may not commit before the answer is stored.
 """
 
+import logging
 import re
 import struct
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, timedelta
 from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import ids, tables
+from outboxkit import ids, schema, tables
 from outboxkit.database import transaction
 from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
-from outboxkit.http.answer import Fresh, InProgress, Mismatch, Outcome, Replay, Response, columns_of, response_of
+from outboxkit.http.answer import Fresh, InProgress, Judgement, Mismatch, Replay, Response, columns_of, response_of
 from outboxkit.statements import idempotency as statements
 from outboxkit.statements.dialects import is_server
 
@@ -24,8 +25,8 @@ __all__ = [
     "DEFAULT_RETENTION",
     "Fresh",
     "InProgress",
+    "Judgement",
     "Mismatch",
-    "Outcome",
     "Replay",
     "Response",
     "begin",
@@ -33,6 +34,8 @@ __all__ = [
     "release",
 ]
 
+REQUESTS_LOGGER = logging.getLogger("outboxkit.http")
+"""A standard logger, for what an operator should know of requests."""
 DEFAULT_RETENTION = timedelta(hours=24)
 """The retention of an answer, unless the caller gives another."""
 LENGTH = 255
@@ -47,9 +50,12 @@ _DIGEST = "sha256:"
 _UNKEPT = re.compile("[\0\ud800-\udfff]")
 _OPEN = "outboxkit.http.open"
 """A key in the `info` of a session: its transaction, and the runs of it that have no answer."""
+_REQUEST = "outboxkit.http.request"
+"""A key in the `info` of a session: the run of the endpoint that works on it, until it is answered."""
 _WHY = "the key would stay when the request fails, and a repetition would be refused"
 
 
+@schema.explained()
 def begin(
     session: Session | scoped_session[Any],
     *,
@@ -59,7 +65,7 @@ def begin(
     fingerprint: bytes,
     retention: timedelta = DEFAULT_RETENTION,
     lease: timedelta | None = None,
-) -> Outcome:
+) -> Judgement:
     """Take the key for this request, or return the outcome of the request that has it.
 
     Without a lease the key belongs to the session's transaction, as the work and the answer do. Until `complete` a
@@ -74,7 +80,7 @@ def begin(
     Args:
         session: the one of the request's work.
         scope: the operation, such as `POST /orders`; 1 to 255 characters.
-        principal: the caller, whose keys are nobody else's; None: the key is shared by all callers.
+        principal: the caller, whose keys are its own; None: the key is shared by all callers.
         key: the idempotency key, 1 to 255 characters.
         fingerprint: 32 bytes that differ for different requests: `request.fingerprint`.
         retention: how long the key is kept, by the database's clock, from now on.
@@ -104,16 +110,35 @@ def begin(
     token = ids.new()
     run = this | {"asked": fingerprint, "token_now": token, "retention": retention, "lease": lease} | locks
     for _ in range(_ROUNDS):
-        if (taken := connection.execute(taking, run).first()) is not None:
-            fresh = Fresh(scope, principal, key, token, taken.expires_at, lease, taken.steps, fingerprint)
+        if (taken := transaction.first_of_application(connection, taking, run)) is not None:
+            expires_at, steps = taken
+            fresh = Fresh(scope, principal, key, token, expires_at.astimezone(UTC), lease, steps, fingerprint)
             if lease is None:
                 _note_open(session, fresh)
             return fresh
         row = connection.execute(statements.look_up(dialect), this).first()
         outcome = _judge_row(row, fingerprint) if row is not None else _find_holder(connection, locks)
         if outcome is not None:
+            if isinstance(outcome, Mismatch):
+                REQUESTS_LOGGER.warning(
+                    "idempotency key %r of %s was used for another request: refused", key[:80], scope
+                )
             return outcome
     return InProgress()
+
+
+def begin_request(session: Session, **question: Any) -> Judgement:
+    """`begin` for an endpoint, whose session is committed with its answer alone, also after a rollback of its own."""
+    outcome = begin(session, **question)
+    if isinstance(outcome, Fresh) and outcome.lease is None:
+        session.info[_REQUEST] = outcome
+    return outcome
+
+
+def roll_back(session: Session) -> None:
+    """Roll back the work of an endpoint. The session is no request's any more."""
+    session.info.pop(_REQUEST, None)
+    session.rollback()
 
 
 def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Response) -> None:
@@ -143,6 +168,7 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
             f"the request with idempotency key {fresh.key!r} is not open in this transaction: it began in another one, "
             "was rolled back, or has its answer. Nothing was stored; begin again"
         )
+    session.info.pop(_REQUEST, None)
     if not session.in_nested_transaction():  # a savepoint may take the answer back
         runs.remove(fresh)
 
@@ -201,7 +227,15 @@ def _open_runs(session: Session) -> list[Fresh]:
 
 def _refuse_commit(session: Session) -> None:
     """Refuse the commit if a run has no answer. Savepoints may have taken back a run or its answer: the table tells."""
-    runs = [] if session.in_nested_transaction() else _open_runs(session)
+    if session.in_nested_transaction():
+        return
+    runs, request = _open_runs(session), session.info.get(_REQUEST)
+    if request is not None and request not in runs:
+        raise TransactionRequired(
+            f"the endpoint has rolled back the transaction that holds idempotency key {request.key!r}, and a commit "
+            "now would have no answer. Let the error out, or return without a commit. session.begin_nested() is there "
+            "for work that may fail alone"
+        )
     for fresh in runs:
         connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
         row = connection.execute(statements.look_up(connection.dialect.name), _row_of_run(fresh)).first()
@@ -215,11 +249,11 @@ def _refuse_commit(session: Session) -> None:
 
 def _write(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> bool:
     """Execute a statement of this run; whether the run still has the key, and no answer."""
-    written = connection.execute(statement, _row_of_run(fresh) | {"at_token": fresh.token} | values)
-    return written.rowcount == 1
+    run = _row_of_run(fresh) | {"at_token": fresh.token} | values
+    return transaction.first_of_application(connection, statement, run) is not None
 
 
-def _judge_row(row: Any, fingerprint: bytes) -> Outcome | None:
+def _judge_row(row: Any, fingerprint: bytes) -> Judgement | None:
     """The outcome for a request whose key has a row; None: the row's lease has just ended."""
     if row.fingerprint != fingerprint:
         return Mismatch()
@@ -273,7 +307,7 @@ def _row_of_run(fresh: Fresh) -> dict[str, str]:
 def _locks_of(row: Mapping[str, str], fingerprint: bytes) -> dict[str, int]:
     """The numbers of the advisory locks: the key's, and a pair for the key and the fingerprint.
 
-    They are hashes. A request that shares one by chance waits, or is told to come again.
+    They are hashes. A request that shares one by chance waits, or is refused as in progress.
     """
     texts = [row[name].encode() for name in ("at_scope", "at_principal", "at_key")]
     framed = b"".join(struct.pack(">I", len(text)) + text for text in texts)

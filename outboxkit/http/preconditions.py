@@ -18,8 +18,8 @@ from outboxkit.http.problems import Problem
 
 _SAFE = re.compile(r"[\x21\x23-\x7e]{1,100}")
 _HASHED = "sha256:"
-_TAG = re.compile(r'(W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*')
-_BLANKS_AND_COMMAS = re.compile(r"[ \t,]*")
+_TAG = r'(W/)?("[\x21\x23-\x7e\x80-\xff]*")'
+_TAGS = re.compile(rf"[ \t,]*(?:{_TAG}[ \t]*(?:,[ \t,]*|\Z))+")
 
 
 def etag(entity: object) -> str:
@@ -92,20 +92,8 @@ def _tags(text: str) -> set[str] | None:
     """The strong tags of a list (RFC 9110, section 5.6.1: empty elements are skipped); None for `*`."""
     if text.strip(" \t") == "*":
         return None
-    strong, count = set[str](), 0
-    at = _end(_BLANKS_AND_COMMAS.match(text))
-    while at < len(text):
-        match = _TAG.match(text, at)
-        if match is None or (match.end() < len(text) and text[match.end()] != ","):
-            raise problems.precondition_invalid("If-Match is neither * nor a list of entity tags in quotes")
-        count += 1
-        if match[1] is None:
-            strong.add(match[2])
-        at = _end(_BLANKS_AND_COMMAS.match(text, match.end()))
-    if not count:
+    if not text.strip(" \t,"):
         raise problems.precondition_invalid("If-Match is empty")
-    return strong
-
-
-def _end(match: re.Match[str] | None) -> int:
-    return match.end() if match is not None else 0
+    if not _TAGS.fullmatch(text):
+        raise problems.precondition_invalid("If-Match is neither * nor a list of entity tags in quotes")
+    return {tag for weak, tag in re.findall(_TAG, text) if not weak}

@@ -15,11 +15,11 @@ from outboxkit.http.ledger import DEFAULT_RETENTION, LENGTH, check_span
 from outboxkit.telemetry import catalogue, metrics
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
 
-KEY = "Idempotency-Key"
+KEY_HEADER = "Idempotency-Key"
 SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 """Methods that only read (RFC 9110, section 9.2.1). Their requests need no key."""
 MEBIBYTE = 1024 * 1024
@@ -183,7 +183,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body that was read before, and then the server's messages."""
     is_read = False
 
-    async def again() -> Message:
+    async def again() -> AsgiMessage:
         nonlocal is_read
         if is_read:
             return await receive()

@@ -17,7 +17,7 @@ from outboxkit.http.answer import Fresh
 from outboxkit.http.ledger import LENGTH, check_text, write_fenced
 from outboxkit.statements import idempotency as statements
 
-LIMIT = 1024 * 1024
+RESULTS_LIMIT = 1024 * 1024
 """Bytes of all results of a run, encoded: 1 MiB."""
 _RESULTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _WHY = "its session is begun and committed here"
@@ -93,10 +93,10 @@ class Steps:
         async with self._one_at_a_time:  # each record holds all of them
             finished = self._finished | {name: msgspec.Raw(result)}
             encoded = msgspec.json.encode(finished)
-            if len(encoded) > LIMIT:
+            if len(encoded) > RESULTS_LIMIT:
                 raise EncodeError(
                     f"step {name!r} was called, but with its result this run has {len(encoded)} bytes of results; at "
-                    f"most {LIMIT} are accepted. Return a reference to the content instead of the content"
+                    f"most {RESULTS_LIMIT} are accepted. Return a reference to the content instead of the content"
                 )
             values = {"finished": encoded, "lease": self._fresh.lease}
             session: AsyncSession

@@ -22,7 +22,7 @@ from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
 from outboxkit.runtime.sources import MOST_AT_ONCE
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MARK = "__outboxkit_handler__"
 _SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
@@ -124,7 +124,7 @@ def inbox_handler(
     in_loop: bool = False,
     queue: str | None = None,
     concurrency: int | None = None,
-) -> Callable[[F], F]:
+) -> Callable[[Decorated], Decorated]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
     The event type is the annotation of the second parameter. Further parameters get resources of the consumer's
@@ -161,14 +161,6 @@ def inbox_handler(
             f"@inbox_handler takes a name of 1 to {NAME_LIMIT} bytes without NUL characters and lone surrogates, "
             f'as in @inbox_handler("HandleOrder"); found {printable(repr(name), 300)}'
         )
-    if not isinstance(batch, bool):
-        raise ConfigurationError(f"@inbox_handler({name!r}): batch is {batch!r}; True or False is accepted")
-    if retry is not None and not isinstance(retry, Retries):
-        raise ConfigurationError(
-            f"@inbox_handler({name!r}): retry is {retry!r}; Retries(...) is accepted, as in Retries(max_attempts=3)"
-        )
-    if not isinstance(in_loop, bool):
-        raise ConfigurationError(f"@inbox_handler({name!r}): in_loop is {in_loop!r}; True or False is accepted")
     label = f"@inbox_handler({name!r})"
     _check_concurrency(label, concurrency, batch=batch)
     if queue is not None and not (isinstance(queue, str) and queue):
@@ -176,7 +168,7 @@ def inbox_handler(
     layers = layers_of(middleware, label)
     options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop, queue, concurrency)
 
-    def mark(function: F) -> F:
+    def mark(function: Decorated) -> Decorated:
         setattr(function, _MARK, options)
         return function
 
@@ -302,11 +294,7 @@ def _methods(modules: Iterable[ModuleType], handlers: Iterable[Handler]) -> Iter
 def _read_signature(
     function: Callable[..., Any], handler: str, *, is_async: bool
 ) -> tuple[type, bool, tuple[Parameter, ...]]:
-    """The class of its event, whether its third parameter is the message, and further ones. Errors name the `handler`.
-
-    Raises:
-        ConfigurationError: it is not the signature of a handler, or no payload could be decoded to its event.
-    """
+    """The class of its event, whether its third parameter is the message, and further ones. Errors name `handler`."""
     qualname = getattr(function, "__qualname__", repr(function))
     parameters = list(inspect.signature(function).parameters.values())
     by_position, further = parameters[:2], parameters[2:]
@@ -360,11 +348,7 @@ def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[st
 
 
 def _check_session(annotation: object, *, is_async: bool, handler: str, qualname: str) -> None:
-    """Refuse an event, an `AsyncSession` on a `def`, and a `Session` on an `async def`: their calls would do nothing.
-
-    Raises:
-        ConfigurationError: the annotation is an event, or of the other kind.
-    """
+    """Refuse an event, an `AsyncSession` on a `def`, a `Session` on an `async def`: such calls do nothing."""
     classes = list(_types(annotation))
     if any(map(is_event, classes)):
         raise ConfigurationError(

@@ -1,10 +1,10 @@
 """Middleware: context managers around the call of a handler, inside its transaction."""
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy.orm import Session
@@ -106,39 +106,25 @@ def entered(layers: Iterable[Layer], context: Context[Any], proxy: AsyncSession 
     Raises:
         ConfigurationError: a middleware has not returned a context manager.
     """
-    raised: BaseException | None = None
-    try:
-        with ExitStack() as stack:
-            for layer in layers:
-                manager: Any = layer.function(replace(context, session=proxy) if layer.is_async else context)
-                if not hasattr(manager, "__aenter__" if layer.is_async else "__enter__"):
-                    raise ConfigurationError(
-                        f"middleware {path_of(layer.function)} returned {path_of(type(manager))}, which is not a "
-                        "context manager: write a function with one yield, and @contextmanager above it"
-                    )
-                stack.enter_context(_Awaited(manager) if layer.is_async else manager)
-            try:
-                yield
-            except (Exception, asyncio.CancelledError) as error:
-                raised = error
-                raise
-        if raised is not None:
-            raise raised
-    finally:
-        raised = None  # an error and its frames must not keep each other alive
+    with ExitStack() as stack:
+        for layer in layers:
+            manager: Any = layer.function(replace(context, session=proxy) if layer.is_async else context)
+            if not hasattr(manager, "__aenter__" if layer.is_async else "__enter__"):
+                raise ConfigurationError(
+                    f"middleware {path_of(layer.function)} returned {path_of(type(manager))}, which is not a "
+                    "context manager: write a function with one yield, and @contextmanager above it"
+                )
+            if layer.is_async:
+                await_(manager.__aenter__())
+            else:
+                manager.__enter__()
+            stack.push(partial(_leave, manager, layer))
+        yield
 
 
-class _Awaited:
-    """An async context manager, entered and left within a greenlet of SQLAlchemy."""
-
-    __slots__ = ("_manager",)
-
-    def __init__(self, manager: Any) -> None:
-        self._manager = manager
-
-    def __enter__(self) -> None:
-        await_(self._manager.__aenter__())
-
-    def __exit__(self, *error: object) -> bool | None:
-        suppresses: bool | None = await_(self._manager.__aexit__(*error))
-        return suppresses
+def _leave(manager: Any, layer: Layer, *error: object) -> None:
+    """Leave a middleware. Its answer, by which it could swallow the error, is not returned."""
+    if layer.is_async:
+        await_(manager.__aexit__(*error))
+    else:
+        manager.__exit__(*error)

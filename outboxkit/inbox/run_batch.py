@@ -11,16 +11,16 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements
 from outboxkit.codec import upcasts
+from outboxkit.database import transaction
 from outboxkit.errors import ConfigurationError
-from outboxkit.inbox.call import call, ended, held, in_own_task, opened
 from outboxkit.inbox.handlers import Handler
-from outboxkit.inbox.run_once import Outcome, payload_crc, warn_of_other_payloads
+from outboxkit.inbox.run_once import Outcome, call, in_own_task, opened, payload_crc, warn_of_other_payloads
 from outboxkit.message import Message
 from outboxkit.runtime import window
 from outboxkit.telemetry import tracing
 
 Key = tuple[str, str]
-DONE = (Outcome.PROCESSED, Outcome.DUPLICATE)
+COMMITTED = (Outcome.PROCESSED, Outcome.DUPLICATE)
 """The outcomes of the entries of a batch that commits."""
 
 
@@ -63,8 +63,8 @@ class Entry:
 class BatchEntryFailed(Exception):
     """A batch failed while this entry's handler ran; its `__cause__` is the handler's error.
 
-    Look at this entry first; another one may be to blame. Rows that an earlier handler added are flushed before a later
-    handler's query, and may fail there.
+    This entry is the first suspect; another one may be to blame. Rows that an earlier handler added are flushed before
+    a later handler's query, and may fail there.
 
     Args:
         index: the entry's index in the batch, from 0.
@@ -106,14 +106,13 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
         except BatchEntryFailed as error:
             span.fails(error.__cause__ or error)
             raise
-        span.counts(outcomes, fine=DONE)
+        span.counts(outcomes, fine=COMMITTED)
     return outcomes
 
 
 def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> list[Outcome]:
-    new, transaction = _record(connection, entries)
+    new, number = _record(connection, entries)
     outcomes: list[Outcome] = []
-    durations: list[dict[str, object]] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
 
     def run() -> None:
@@ -123,21 +122,16 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
                 continue
             given = entry.handler, session, connection, entry.event, entry.message
             try:
-                duration = call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
+                call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
             except Exception as error:
                 raise BatchEntryFailed(index) from error
-            if duration is not None:
-                key = {"at_handler": entry.handler.name, "at_message_id": entry.message.id}
-                durations.append(key | {"milliseconds": duration})
             outcomes.append(Outcome.PROCESSED)
 
-    with held(session, connection, transaction, ended(names)) if new else nullcontext():
+    with transaction.guard_until_end(session, connection, number, transaction.ended(names)) if new else nullcontext():
         in_own_task(session, run)
         session.flush()
         again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
-        if durations:
-            connection.execute(statements.inbox.record_duration(), durations)
     return outcomes
 
 

@@ -1,24 +1,31 @@
-"""`run_once`: the rule behind "each effect happens once", for one message and one handler."""
+"""`run_once`: the rule behind "each effect happens once", for one message and one handler, and the handler's call."""
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from zlib import crc32
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import statements
+from outboxkit import statements, tables
 from outboxkit.codec import upcasts
 from outboxkit.codec.payloads import LARGE, plain_size
-from outboxkit.database.sqlalchemy_asyncio import async_session, await_
-from outboxkit.inbox.call import call, ended, held, opened
+from outboxkit.database import transaction
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_session, await_, greenlet_spawn
+from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler, handler_of
-from outboxkit.message import Message
+from outboxkit.inbox.middleware import Context, entered
+from outboxkit.message import Message, Origin, handling
 from outboxkit.runtime import window
+from outboxkit.statements.dialects import has_one_writer
 from outboxkit.telemetry import tracing
 
 _OTHER_PAYLOAD = (
@@ -28,6 +35,8 @@ _OTHER_PAYLOAD = (
 )
 _warned: set[str] = set()
 """The handlers of this process that the warning has named."""
+LIMIT_OF_THREAD = "outboxkit.limit"
+"""A key in the `info` of a session of a thread: the function that stands for `_limited`."""
 
 
 class Outcome(StrEnum):
@@ -38,6 +47,8 @@ class Outcome(StrEnum):
     RETRIED = "retried"
     DEAD = "dead"
     STALE = "stale"
+    IGNORED = "ignored"
+    """No handler takes it, and none needs to: of a delivery alone."""
 
 
 def run_once(
@@ -104,16 +115,14 @@ def _run(
         "payload_crc": payload_crc(message.payload),
         "made": window.message_time(message.id, message.created_at, accepted_at),
     }
-    record = connection.execute(statements.inbox.record_processed(connection.dialect.name, guarded=True), row).first()
+    statement = statements.inbox.record_processed(connection.dialect.name, guarded=True)
+    record = transaction.first_row(session, connection, statement, row)
     if record is None:
         warn_of_other_payloads(connection, [(handler.name, message)])
         return Outcome.DUPLICATE
-    installation, transaction = record[1], record[2] if len(record) > 2 else None
-    with held(session, connection, transaction, ended(handler.name)):
-        milliseconds = call(handler, session, connection, event, message, attempt=attempt, installation=installation)
-        if milliseconds is not None:
-            duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}
-            connection.execute(statements.inbox.record_duration(), duration)
+    installation, number = record[1], record[2] if len(record) > 2 else None
+    with transaction.guard_until_end(session, connection, number, transaction.ended(handler.name)):
+        call(handler, session, connection, event, message, attempt=attempt, installation=installation)
     return Outcome.PROCESSED
 
 
@@ -129,11 +138,7 @@ async def event_for(handler: Handler, message: Message) -> object:
 
 
 def _event_within(session: Session, handler: Handler, message: Message) -> object:
-    """The event that the handler gets in this session. It is decoded here if the session is not an asynchronous one.
-
-    Raises:
-        DecodeError, NewerVersion: as `upcasts.event_of`.
-    """
+    """The event that the handler gets in this session. It is decoded here if the session is not an asynchronous one."""
     if async_session(session) is None or not _is_large(message):
         return upcasts.event_of(handler.event_type, message)
     return await_(event_for(handler, message))
@@ -152,10 +157,6 @@ def warn_of_other_payloads(connection: Connection, duplicates: Sequence[tuple[st
     """Log a warning if a handler's duplicate has another payload than the message that it handled under this id.
 
     It costs a statement for duplicates, and comes once for each handler of a process; `outboxkit reconcile` counts all.
-
-    Args:
-        connection: in the transaction that found the duplicates.
-        duplicates: names of handlers, each with its message.
     """
     unwarned = [(handler, message) for handler, message in duplicates if handler not in _warned]
     if not unwarned:
@@ -167,3 +168,169 @@ def warn_of_other_payloads(connection: Connection, duplicates: Sequence[tuple[st
         if handler not in _warned and crcs.get((handler, message.id)) not in (None, payload_crc(message.payload)):
             _warned.add(handler)
             logging.getLogger("outboxkit").warning(_OTHER_PAYLOAD, message.id, message.type, handler)
+
+
+def recall(session: Session, handlers: Iterable[str], messages: Iterable[Message]) -> set[tuple[str, str, int]]:
+    """What these handlers have handled of these messages: the handler, the id and the CRC of the payload."""
+    names = {"handlers": sorted(handlers), "ids": sorted({each.id for each in messages})}
+    rows = session.execute(statements.inbox.payload_crcs(session.get_bind().dialect.name), names)
+    return {(handler, message_id, crc) for handler, message_id, crc in rows}
+
+
+def opened(session: Session | scoped_session[Any], caller: str, arguments: str) -> tuple[Session, Connection]:
+    """The session itself and its connection, in a transaction that can be rolled back.
+
+    Raises:
+        TransactionRequired: the session is in no transaction, or its connection in autocommit mode.
+        TypeError: the session is of another kind.
+    """
+    session = transaction.session_of(session, f"inbox.{caller}", arguments)
+    if not session.in_transaction():
+        raise TransactionRequired(
+            f"{caller} was called outside a transaction: its inbox row must commit or roll back together with the "
+            "handler's work. Call it inside `with session.begin():`"
+        )
+    why = "the inbox row would stay when the handler fails, and the message would be lost"
+    return session, transaction.connection_of(session, why, clause=tables.inbox)
+
+
+def call(
+    handler: Handler,
+    session: Session,
+    connection: Connection,
+    event: object,
+    message: Message,
+    *,
+    attempt: int,
+    installation: str,
+    in_batch: bool = False,
+) -> None:
+    """Run the handler for attempt `attempt` of `message`, then flush the session. A batch has its own task and flush.
+
+    Messages that it adds have ids that follow from `message`, its own name and the `installation` of the tables.
+
+    Raises:
+        TimeoutError: it took longer than its timeout.
+        TransactionRequired: it ended the transaction.
+        ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable.
+    """
+    driver = connection.connection.driver_connection
+    with (
+        handling(message, handler=handler.name, origin=Origin(session, installation)),
+        transaction.guarded(session, connection, handler.name),
+        session.info.get(LIMIT_OF_THREAD, _limited)(handler, connection),
+    ):
+        run = partial(invoke, handler, session, event, message, attempt)
+        if in_batch:
+            run()
+        else:
+            in_own_task(session, run)
+        if getattr(driver, "is_held", False):
+            raise RuntimeError(
+                f"handler {handler.name!r} left a block of the driver open, such as a COPY's: leave it in the handler, "
+                "by `async with`"
+            )
+        if not in_batch:
+            session.flush()
+
+
+@contextmanager
+def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
+    """Cancel the block after the handler's timeout: its current await gets a CancelledError, and this raises.
+
+    In an asynchronous session it also limits a plain `def`: its database calls are awaits of the same task.
+    """
+    task = asyncio.current_task() if handler.timeout and connection.dialect.is_async else None
+    if task is None or handler.timeout is None:
+        yield
+        return
+    seconds = handler.timeout.total_seconds()
+    text = f"handler {handler.name!r} took longer than {seconds:g} s and was cancelled"
+    before = task.cancelling()
+    deadline = asyncio.timeout(seconds)
+    await_(deadline.__aenter__())
+    try:
+        yield
+    except (Exception, asyncio.CancelledError) as error:
+        with suppress(TimeoutError):
+            await_(deadline.__aexit__(type(error), error, error.__traceback__))
+        # A cancellation from elsewhere, such as a stop, is not the handler's fault and is raised unchanged.
+        if deadline.expired() and task.cancelling() <= before:
+            if has_one_writer(connection.dialect.name):
+                # These frames keep the cursor alive, and with it the statement that holds the write lock.
+                traceback.clear_frames(error.__traceback__)
+            raise TimeoutError(text) from error
+        raise
+    await_(deadline.__aexit__(None, None, None))
+    if deadline.expired():
+        raise TimeoutError(text)
+
+
+def invoke(handler: Handler, session: Session, event: object, message: Message, attempt: int) -> None:
+    """Call the handler, inside its middleware and with the values of its parameters.
+
+    Raises:
+        ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable, or nothing
+            gives one of its parameters.
+    """
+    proxy = async_session(session) if handler.is_async else None
+    if handler.is_async and proxy is None:
+        raise ConfigurationError(
+            f"handler {handler.name!r} is async and needs an AsyncSession: "
+            "await session.run_sync(inbox.run_once, message, handler)"
+        )
+    if handler.parameters:
+        _check_values(handler)
+    if not handler.middleware:
+        _apply(handler, session if proxy is None else proxy, event, message)
+        return
+    context = Context(session, event, message, handler.name, attempt, handler.resources)
+    with entered(handler.middleware, context, proxy):
+        _apply(handler, session if proxy is None else proxy, event, message)
+
+
+def in_own_task(session: Session, run: Callable[[], None]) -> None:
+    """Run handlers in a task of their own, unless they have a thread.
+
+    They may keep that task and cancel it at any time. After its end this reaches neither the commit nor the ack.
+    """
+    if async_session(session) is None:
+        run()
+    else:
+        await_(asyncio.create_task(greenlet_spawn(run)))
+
+
+def _apply(handler: Handler, session: Session | AsyncSession, event: object, message: Message) -> None:
+    extra = (message,) if handler.takes_message else ()
+    result = handler.function(session, event, *extra, **handler.values)
+    if handler.is_async:
+        _refuse_generator(handler, result)
+        result = await_(result)
+    if result is None:
+        return
+    _refuse_generator(handler, result)
+    if inspect.iscoroutine(result) or (inspect.isawaitable(result) and not handler.is_async):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise ConfigurationError(
+            f"handler {handler.name!r} returned an awaitable, which is never awaited: declare it, and its decorators' "
+            "wrappers, as async def, and write `return await ...`"
+        )
+
+
+def _check_values(handler: Handler) -> None:
+    missing = [each.name for each in handler.parameters if each.is_required and each.name not in handler.values]
+    if missing:
+        raise ConfigurationError(
+            f"handler {handler.name!r} needs a value for its parameter {missing[0]!r}: give the consumer a Wiring, or "
+            "call the handler that Wiring(...).prepare returns"
+        )
+
+
+def _refuse_generator(handler: Handler, result: object) -> None:
+    """Refuse a handler that is a generator: none of its code has run when it returns."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise ConfigurationError(
+            f"handler {handler.name!r} returned a generator, none of whose code has run: remove its yield, or the "
+            "decorator that makes it a generator"
+        )

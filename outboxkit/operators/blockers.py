@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from outboxkit.database.session_names import OURS, is_of_consumer, may_be_of_queue
-from outboxkit.errors.wording import in_utc, many, printable_name
+from outboxkit.errors.figures import in_utc, many, printable_name
 from outboxkit.operators.findings import LIMITS
 from outboxkit.statements import activity
 
@@ -33,12 +33,10 @@ class Blocker:
 
     Attributes:
         pid: of the session; 0 for a prepared transaction.
-        name: the name of its application.
         role: the database role; None for a prepared transaction.
         address: of its client; None if it is local or hidden.
         state: such as `idle in transaction`; None if PostgreSQL hides it.
         since: when its transaction began; None if that is hidden.
-        waiting: the sessions that wait for it.
     """
 
     pid: int

@@ -4,8 +4,9 @@
 `finding(code, **facts)`; all their texts and thresholds stand here. `trace` has sentences of its own, and these cures.
 """
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from string import Formatter
@@ -42,6 +43,7 @@ class Limits:
         handler_long: from when it is a problem, and the alert fires.
         lock: how long a session may wait for another one's lock, or lock a table.
         late: how old a message may be when it is handled.
+        far: how far ahead a message may be due.
         consumer: how long ago a consumer may have been seen; it registers every hour.
         forgotten: how much longer than its retention a row may stay.
         skew: how far the clocks of this machine and the database may be apart.
@@ -62,6 +64,7 @@ class Limits:
     handler_long: timedelta = timedelta(minutes=10)
     lock: timedelta = timedelta(seconds=10)
     late: timedelta = timedelta(days=1)
+    far: timedelta = timedelta(days=90)
     consumer: timedelta = timedelta(hours=2)
     forgotten: timedelta = timedelta(days=2)
     skew: timedelta = timedelta(seconds=30)
@@ -93,11 +96,7 @@ class FindingKind:
 
     Attributes:
         severity: of most; `worse`: of a case that is worse.
-        what: what was found.
-        why: why it matters.
-        cure: what to do about it.
         commands: lines to paste. One is left out if a fact of it is not given.
-        alerts: the alerts that this explains.
     """
 
     severity: Severity
@@ -114,10 +113,7 @@ class Diagnosis:
     """A finding with its texts filled in.
 
     Attributes:
-        severity: problem, warning or note.
-        code: its kind, a key of `FINDINGS`.
         what, why, cure: sentences, without anything secret.
-        commands: lines to paste.
         side: `database` or `broker`; set by the examination.
         check: the name of the check, such as `durability`; likewise.
     """
@@ -136,10 +132,22 @@ def finding(code: str, *, worse: bool = False, **facts: Fact) -> Diagnosis:
     """The finding of this kind about these facts; `worse` takes its other severity."""
     kind = FINDINGS[code]
     listed = {name: ", ".join(map(str, fact)) if isinstance(fact, tuple) else fact for name, fact in facts.items()}
+    if isinstance(reason := listed.get("reason"), str):
+        listed["reason"] = " ".join(reason.split()).rstrip(".?!")  # a server's sentence becomes a part of ours
     what, why, cure = (text.format_map(listed) for text in (kind.what, kind.why, kind.cure))
     commands = commands_of(code, **facts)
     severity = kind.worse if worse and kind.worse is not None else kind.severity
     return Diagnosis(severity, code, what, why, cure, commands)
+
+
+def without_error(found: Diagnosis) -> Diagnosis:
+    """The finding without the error that it quotes, for readers who may not see what is in messages."""
+    head, is_quoted, _ = FINDINGS[found.code].what.partition("{error}")
+    parts = Formatter().parse(head)
+    pattern = "".join(re.escape(text) + ("" if name is None else ".*?") for text, name, _, _ in parts)
+    if not is_quoted or (match := re.match(pattern, found.what, re.DOTALL)) is None:
+        return found
+    return replace(found, what=f"{match[0]}…")
 
 
 def commands_of(code: str, **facts: Fact) -> tuple[str, ...]:
@@ -230,13 +238,6 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         "in the server's start command, take it out there:",
         commands=("{undo}",),
     ),
-    "standby-asynchronous": FindingKind(
-        severity=NOTE,
-        what="Commits wait for none of the standbys: {standbys}.",
-        why="A failover loses the last commits. Orders are gone whose messages have left, and handlers run again.",
-        cure="Have commits wait for one of them, or have the page `fail-over` at hand:",
-        commands=("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)';", "SELECT pg_reload_conf();"),
-    ),
     "server-read-only": FindingKind(
         severity=PROBLEM,
         what="The database takes no writes: {reason}.",
@@ -253,7 +254,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
     "clock-skew": FindingKind(
         severity=WARNING,
         worse=PROBLEM,
-        what="The database's clock is {skew} this machine's.",
+        what="The database's clock is {skew} {whose}.",
         why="Ids of messages carry the time of the machine that made them. If it is wrong, messages are stale too "
         "early, or their inbox rows are kept for too long.",
         cure="Have NTP keep both clocks, such as with chrony. This tells whether a machine's clock is kept:",
@@ -295,14 +296,31 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         commands=("{consume}",),
         alerts=("OutboxkitConsumerLate",),
     ),
+    "worker-silent": FindingKind(
+        severity=PROBLEM,
+        what="The {kind} with {place} is connected, and has not said for {age} that it is there.",
+        why="It hangs, or its event loop does: messages that it has in hand wait for it.",
+        cure="Look at the last lines of its log, and end it: its supervisor starts it again. Nothing is lost.",
+        commands=("kill -9 {pid}  # on {host}",),
+        alerts=("OutboxkitNoProgress", "OutboxkitHandlerHangs", "OutboxkitTargetDown"),
+    ),
+    "exchange-differs": FindingKind(
+        severity=PROBLEM,
+        what="Relays of destination {destination} do not publish to one place: {places}.",
+        why="Each message is published by one of them. Queues bound to one place miss the messages of others.",
+        cure="Give all of them the same OUTBOXKIT_EXCHANGE and OUTBOXKIT_BROKER_URL. Stop those that are wrong, and "
+        "have reconcile find what their messages missed:",
+        commands=("outboxkit reconcile",),
+        alerts=("OutboxkitReconcileMissing",),
+    ),
     "relay-missing": FindingKind(
         severity=WARNING,
         worse=PROBLEM,
         what="{waits}, and {no_relay}.",
         why=f"What the application has committed reaches nobody else. {_KEPT}",
-        cure="Start a relay for each destination, and let a supervisor keep it running. If one runs, read its log: it "
-        "may have an old password, it is connected to another database, or a pooler hides its name. Nobody publishes "
-        "to a misspelt destination:",
+        cure="Start a relay for each destination, and let a supervisor keep it running: `outboxkit relay`, or "
+        "`outboxkit run` without a broker. If one runs, read its log: it may have an old password, it is connected to "
+        "another database, or a pooler hides its name. Nobody publishes to a misspelt destination:",
         commands=("{relays}",),
         alerts=("OutboxkitRelayMissing", "OutboxkitTargetDown", "OutboxkitBacklog"),
     ),
@@ -325,6 +343,22 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         "that binds it. If a queue is full, start more consumers. They go at their next attempt by themselves.",
         alerts=("OutboxkitPublishFails", "OutboxkitPostponed"),
     ),
+    "due-far": FindingKind(
+        severity=NOTE,
+        what="A message{to} is due only at {due}.",
+        why="If that is a mistake, such as of a unit or of a time zone, nobody waits that long for it.",
+        cure="Look at those that are due so late. If they are meant to be, there is nothing to do:",
+        commands=("outboxkit waiting list --due-after {days}d", "outboxkit waiting due-now --due-after {days}d"),
+    ),
+    "handler-failing": FindingKind(
+        severity=WARNING,
+        what="{messages} of queue {queue} {are} tried again by {handler}, after up to {attempts}: {error}",
+        why="Its effect has not happened yet. After OUTBOXKIT_MAX_ATTEMPTS a message is a dead letter.",
+        cure="Mend what the error names; the consumer's log has the traceback. They succeed at their next attempt by "
+        "themselves. This shows one of them:",
+        commands=("outboxkit trace {message}",),
+        alerts=("OutboxkitRetries", "OutboxkitQueueGrows", "OutboxkitNoHandler"),
+    ),
     "key-parked": FindingKind(
         severity=PROBLEM,
         what="The key {key} is parked: {waiting} behind {dead}. The first is message {message} ({reason}): "
@@ -333,23 +367,23 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
         commands=(
             "outboxkit dead show {number}",
-            "outboxkit dead replay --key {shell_key}",
-            "outboxkit dead discard --key {shell_key}",
+            "outboxkit dead replay --side outbox --key {shell_key}",
+            "outboxkit dead discard --side outbox --key {shell_key}",
         ),
         alerts=("OutboxkitParkedKeys",),
     ),
     "dead-letters": FindingKind(
         severity=WARNING,
-        what="{letters} open ({reasons}), the oldest for {age}: {type}, {error}",
+        what="{letters} open ({reasons}). The oldest, for {age}: {type}, {error}",
         why="Each is an effect that did not happen. The longer it waits, the harder it is to make up for.",
         cure="Look at the reasons, mend the cause, then replay or discard them:",
         commands=(
-            "outboxkit dead list{filters}",
+            "outboxkit dead list{groups}",
             "outboxkit dead show {number}",
             "outboxkit dead replay {one}",
             "outboxkit dead discard {one}",
         ),
-        alerts=("OutboxkitDeadLetters", "OutboxkitStale"),
+        alerts=("OutboxkitDeadLetters", "OutboxkitStale", "OutboxkitNoHandler"),
     ),
     "effect-unknown": FindingKind(
         severity=WARNING,
@@ -364,7 +398,8 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         why="The inbox knows a handler by its name alone. Of a message that reaches both queues one function runs, "
         "and the other consumer takes the message for a duplicate.",
         cure="{cure} If a queue was a mistake, forget it:",
-        commands=("{new_name}", "{mistake}"),
+        commands=("{mistake}",),
+        alerts=("OutboxkitDuplicates", "OutboxkitReconcileMissing"),
     ),
     "consumer-gone": FindingKind(
         severity=WARNING,
@@ -395,19 +430,13 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         commands=("OUTBOXKIT_INBOX_RETENTION={days}d",),
     ),
     "prune-missing": FindingKind(
-        severity=PROBLEM,
-        what="Rows are there whose retention is over: {rows}. So no pruner runs, or it fails.",
-        why="The tables grow until the disk is full, and partitions for the days to come are missing.",
-        cure="Run it now, and see what it says. Then once a day, by cron, a systemd timer or workers/retention.py:",
-        commands=("outboxkit prune",),
-        alerts=("OutboxkitRetentionNotRun",),
-    ),
-    "partitions-missing": FindingKind(
         severity=WARNING,
-        what="The table {table} has no partition for the days to come: {last}.",
-        why="Rows go to the default partition, and nothing is lost. But they are deleted one by one and not by the "
-        "day, and a growing default partition makes each new one slow to create.",
-        cure=f"Create them. If it says that it may not, the tables must belong to its role. {_LEAST}",
+        worse=PROBLEM,
+        what="{late}. So no pruner runs, or it fails.",
+        why="The tables grow until the disk is full. Rows of a day without a partition go to the default one: nothing "
+        "is lost, but they are deleted one by one, and the longer it grows the slower a new partition is made.",
+        cure="Run it now, and see what it says. If it may not make partitions, the tables must belong to its role. "
+        f"{_LEAST} Then run it once a day, by cron, a systemd timer or workers/retention.py:",
         commands=("outboxkit prune",),
         alerts=("OutboxkitRetentionNotRun",),
     ),
@@ -433,7 +462,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         "restart them is of no use: they would wait again.",
         cure="{step}. So that no session does this again, limit it for the application's role:",
         commands=("{end};", "ALTER ROLE {role} SET idle_in_transaction_session_timeout = '5min';"),
-        alerts=("OutboxkitHandlerHangs",),
+        alerts=("OutboxkitHandlerHangs", "OutboxkitPlacesTaken"),
     ),
     "handler-hangs": FindingKind(
         severity=WARNING,
@@ -444,7 +473,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         "message comes again, and nothing of it is done twice. Then mend what the handler waits for, and give it a "
         "timeout. The last lines free the database at once; the handler goes on until the restart:",
         commands=('@inbox_handler("...", timeout=60)', "SELECT pg_terminate_backend({pids});"),
-        alerts=("OutboxkitHandlerHangs", "OutboxkitLongTransaction"),
+        alerts=("OutboxkitHandlerHangs", "OutboxkitLongTransaction", "OutboxkitPlacesTaken", "OutboxkitQueueGrows"),
     ),
     "transaction-open": FindingKind(
         severity=WARNING,
@@ -513,7 +542,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         why=_STANDS,
         cure="Start it, or correct host, user, password and virtual host in OUTBOXKIT_BROKER_URL, in which / is "
         "written %2F. Or give the user its password or its rights, or name the authority of its certificate as "
-        "?cafile=:",
+        "?cafile=. An installation without a broker, as `outboxkit run` works, is examined with `--only database`:",
         commands=(
             "nc -vz {host}",
             "rabbitmqctl change_password {user}",
@@ -594,40 +623,22 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         why="They are unroutable: the relay tries each for a while, and then it is a dead letter. Later messages of "
         "its key wait until then.",
         cure="Start the consumer that handles them, again if it runs: that binds its queue. Or bind a queue, or "
-        'correct the type. An event that no handler needs to take is @event(…, unroutable="discard").',
+        "correct the type; or the relay and its consumers have different exchanges, OUTBOXKIT_EXCHANGE. An event that "
+        'no handler needs to take is @event(…, unroutable="discard").',
         commands=("{consume}", "{binds}"),
         alerts=("OutboxkitPublishFails",),
-    ),
-    "binding-unhandled": FindingKind(
-        severity=WARNING,
-        what="Queue {queue} is bound for {types}, and no handler takes that.",
-        why="Such a message is tried for a while, and then it is a dead letter with the reason 'no handler'. It may "
-        "be a misspelt type, a module that was left out, or the type of a service with this queue's name.",
-        cure="Name the module that has its handler. If another service consumes this queue, give it a queue of its "
-        "own. If no handler takes it any more, take the binding away.",
-        commands=("{unbinds}",),
-        alerts=("OutboxkitNoHandler",),
     ),
     "queue-unconsumed": FindingKind(
         severity=WARNING,
         worse=PROBLEM,
-        what="Nobody consumes queue {queue}, and {messages}.{bound}",
-        why="What is in it happens to nobody. The queue grows until the broker's memory or disk is full, and then "
-        "nobody can publish.",
+        what="Nobody consumes {queues}, and {messages}.{bound}",
+        why="What arrives there is not handled. It piles up until the broker's memory or disk is full, and then nobody "
+        "can publish.",
         cure="Start its consumer, and look at the last lines of its log if it runs or has ended. If the queue is "
         "another service's, its owner does so. If it is given up, or was a mistake, its owner deletes it, and forgets "
         "its handlers.",
         commands=("{consume}", "{delete}", "{forget}"),
         alerts=("OutboxkitConsumerMissing", "OutboxkitConsumerLate"),
-    ),
-    "queue-stalled": FindingKind(
-        severity=WARNING,
-        what="Consumers of queue {queue} hold {held} and have acked none for seconds, while {waiting}.",
-        why="A handler may hang, or wait for a lock or for a service that does not answer. Or each is slow.",
-        cure="Read the consumer's log, and give each handler a timeout. A consumer that is started again gets the "
-        "messages again.",
-        commands=('@inbox_handler("NAME", timeout=30)',),
-        alerts=("OutboxkitHandlerHangs", "OutboxkitConsumerLate"),
     ),
     "queue-full": FindingKind(
         severity=PROBLEM,

@@ -4,7 +4,7 @@ Kept messages are read page by page. Of each page the consumer's database says w
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,19 +12,19 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import schema
-from outboxkit.database.driver_rows import Rows, fetch, pages
+from outboxkit import schema, statements
+from outboxkit.database.driver_rows import DriverRows, fetch, pages
+from outboxkit.database.engines import snapshot
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.operators import sql
 from outboxkit.runtime import urls
-from outboxkit.runtime.engines import snapshot
 from outboxkit.runtime.known_handlers import KnownHandler, read_handlers
 from outboxkit.schema import partitions
-from outboxkit.statements import reconciliation as statements
-from outboxkit.statements import resolve, status
 from outboxkit.statements.activity import NEVER
 from outboxkit.statements.dialects import is_server
+from outboxkit.telemetry import catalogue
 
 PAGE = 5_000
 """Kept messages that are compared at once."""
@@ -40,19 +40,15 @@ class Terms:
     """The messages and handlers to reconcile.
 
     Attributes:
-        since, until: messages published at `since` or later, and before `until`.
         margin: a message that was published so shortly ago may be in flight.
         handlers: only these; if empty, all.
         types: only messages of these types; if empty, all. With `handlers`, each of them takes each of these types.
-        destination: the destination that they were published to.
     """
 
     since: datetime
-    until: datetime
     margin: timedelta
     handlers: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
-    destination: str = DEFAULT_DESTINATION
 
 
 @dataclass(slots=True)
@@ -60,14 +56,13 @@ class HandlerTally:
     """The messages that a handler takes, by what became of them.
 
     Attributes:
-        handler: its name.
-        types: those that it takes.
         queues: the queues whose consumers have it; none if that is not known.
         expected: messages that it takes: the sum of the others.
         processed: those that it has handled, or that were discarded for it.
         dead: those with an open dead letter.
-        waiting: those with a crash record, or that were published, or replayed as a dead letter, within the margin.
-        missing_ids: the ids of all others, in order.
+        waiting: those with a crash record, that were published, or replayed as a dead letter, within the margin, or
+            that wait in the consumer's outbox since their replay.
+        missing: all others.
     """
 
     handler: str
@@ -77,12 +72,7 @@ class HandlerTally:
     processed: int = 0
     dead: int = 0
     waiting: int = 0
-    missing_ids: list[str] = field(default_factory=list)
-
-    @property
-    def missing(self) -> int:
-        """The number of missing messages."""
-        return len(self.missing_ids)
+    missing: int = 0
 
     def takes(self, type_: str, queue: str | None) -> bool:
         """Whether a message of this type is for it. If the message is for one queue, that has to be the handler's."""
@@ -94,13 +84,10 @@ class Reconciled:
     """The result.
 
     Attributes:
-        since, until: the period, by the producer's clock.
+        since, until: the period, by the producer's clock; it ends at the present time.
         in_flight_since: messages published later may be in flight.
-        published: kept messages of the period.
         compared: those of them that were compared so far.
-        first, last: when the first and the last of them was published.
         oldest_kept: when the oldest message that is kept at all was published; None if none is.
-        handlers: a tally for each handler.
         without_handler: the number of messages of each type that no handler is known to take.
         ambiguous_ids: ids that were published with different payloads: an inbox takes one message of each.
         ambiguous: a few of these, each with the number of its messages.
@@ -130,6 +117,7 @@ async def reconcile_services(
     consumer: AsyncEngine,
     terms: Terms,
     *,
+    missing: Callable[[HandlerTally, Sequence[str]], None],
     progress: Callable[[Reconciled], None] = lambda _: None,
 ) -> Reconciled:
     """Compare the kept messages of a producer with the inbox of a consumer, each as of one moment. It only reads.
@@ -138,43 +126,62 @@ async def reconcile_services(
         producer: the engine of its database.
         consumer: likewise; the same one if both are in one database.
         terms: the messages and handlers to compare.
+        missing: called with the ids of messages that a handler lacks, page by page.
         progress: called with the result so far after each page.
 
     Raises:
         ConfigurationError: a handler is wanted that is not known.
-        SchemaError: the tables of a database are missing or old.
-        sqlalchemy.exc.DBAPIError: a database is away.
     """
     async with AsyncExitStack() as stack:
         source = await _opened(stack, producer)
         sink = source if consumer is producer else await _opened(stack, consumer)
         dialect, now = source.dialect.name, await partitions.clock(source)
-        result = Reconciled(terms.since, min(terms.until, now), now - terms.margin)
+        result = Reconciled(terms.since, now, now - terms.margin)
         period = {
-            "destination": terms.destination,
+            "destination": DEFAULT_DESTINATION,
             "since": result.since,
             "until": result.until,
             "types": list(terms.types),
             "any_type": not terms.types,
         }
-        row = (await source.execute(statements.kept_messages(dialect), period)).one()
+        row = (await source.execute(sql.reconciliation.kept_messages(dialect), period)).one()
         result.published, first_id, last_id, result.first, result.last = row
-        result.oldest_kept = (await source.execute(status.oldest_published())).scalar_one()
-        several = (await source.execute(statements.ambiguous_ids(dialect), period)).all()
+        result.oldest_kept = (await source.execute(statements.status.oldest_published())).scalar_one()
+        several = (await source.execute(sql.reconciliation.ambiguous_ids(dialect), period)).all()
         result.ambiguous_ids, result.ambiguous = len(several), dict(map(tuple, sorted(several)[:FEW]))
         between = {"first_id": first_id, "last_id": last_id}
-        handled = [(name, type_) for name, type_ in await sink.execute(statements.handled_types(), between)]
+        handled = [(name, type_) for name, type_ in await sink.execute(sql.reconciliation.handled_types(), between)]
         result.handlers = tuple(tallies_of(await sink.run_sync(read_handlers), handled, terms))
         young = period | {"in_flight": result.in_flight_since}
-        async with aclosing(pages(source, statements.kept_ids(dialect), young, name="kept_ids", size=PAGE)) as kept:
+        async with aclosing(
+            pages(source, sql.reconciliation.kept_ids(dialect), young, name="kept_ids", size=PAGE)
+        ) as kept:
             async for page in kept:
                 if not result.compared and is_server(sink.dialect.name):
-                    await sink.execute(resolve.forbid_seqscan())  # the cursor has its plan already
-                await _compare(page, sink, result)
+                    await sink.execute(sql.resolve.forbid_seqscan())  # the cursor has its plan already
+                await _compare(page, sink, result, missing)
                 progress(result)
-        for tally in result.handlers:
-            tally.missing_ids.sort()
         return result
+
+
+def textfile(result: Reconciled) -> str:
+    """The result in Prometheus' text format, for node_exporter's textfile collector."""
+    missing = {f'{{handler="{_label(each.handler)}"}}': each.missing for each in result.handlers}
+    values: dict[catalogue.Metric, Mapping[str, float]] = {
+        catalogue.RECONCILE_MISSING: missing,
+        catalogue.RECONCILE_AMBIGUOUS: {"": result.ambiguous_ids},
+        catalogue.RECONCILE_FINISHED: {"": round(result.until.timestamp())},
+    }
+    lines = list[str]()
+    for metric, series in values.items():
+        name = metric.prometheus_name
+        lines += [f"# HELP {name} {metric.description}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{labels} {value}" for labels, value in series.items()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _label(text: str) -> str:
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 async def _opened(stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
@@ -183,7 +190,7 @@ async def _opened(stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection
         connection = await stack.enter_async_context(snapshot(engine).connect())
         await connection.run_sync(schema.check)
         if is_server(connection.dialect.name):
-            await connection.execute(statements.whole_cursors())
+            await connection.execute(sql.reconciliation.whole_cursors())
     return connection
 
 
@@ -226,7 +233,9 @@ def tallies_of(
     return [HandlerTally(name, frozenset(types[name]), tuple(queues[name])) for name in names]
 
 
-async def _compare(page: Rows, sink: AsyncConnection, result: Reconciled) -> None:
+async def _compare(
+    page: DriverRows, sink: AsyncConnection, result: Reconciled, missing: Callable[[HandlerTally, Sequence[str]], None]
+) -> None:
     """Add a page of kept messages to the result."""
     places = Counter((type_, queue) for _, type_, queue, *_ in page)
     result.compared += sum(messages for *_, messages in page)
@@ -238,35 +247,45 @@ async def _compare(page: Rows, sink: AsyncConnection, result: Reconciled) -> Non
         is_young = {id_: young for id_, type_, queue, young, _ in page if (type_, queue) in taken}
         if is_young:
             asked = {"handler": tally.handler, "ids": list(is_young)}
-            handled = await fetch(sink, statements.handled_ids(sink.dialect.name), asked)
+            handled = await fetch(sink, sql.reconciliation.handled_ids(sink.dialect.name), asked)
             left = {id_: is_young[id_] for id_ in is_young.keys() - {id_ for (id_,) in handled}}
             tally.expected, tally.processed = tally.expected + len(is_young), tally.processed + len(handled)
-            if left:
-                await _count_left(tally, left, sink, result.in_flight_since)
+            if left and (lost := await _count_left(tally, left, sink, result.in_flight_since)):
+                missing(tally, lost)
 
 
 async def _count_left(
     tally: HandlerTally, left: Mapping[str, bool], sink: AsyncConnection, in_flight_since: datetime
-) -> None:
-    """Count messages that a handler has not handled, by what dead letters and crash records tell of them."""
+) -> list[str]:
+    """Count messages that a handler has not handled, by what dead letters and crash records tell of them.
+
+    Returns the ids of those that are missing.
+    """
+    missing: list[str] = []
     dialect, ids = sink.dialect.name, {"ids": list(left)}
     letters = defaultdict[str, list[Any]](list)
-    for row in await sink.execute(statements.letters_of(dialect), ids):
+    for row in await sink.execute(sql.reconciliation.letters_of(dialect), ids):
         if row.handler in (None, tally.handler):
             letters[row.message_id].append(row)
-    queues = (await sink.execute(status.queues_with_crashes(), {"most": MOST_QUEUES})).scalars()
+    queues = (await sink.execute(statements.status.queues_with_crashes(), {"most": MOST_QUEUES})).scalars()
     ours = [queue for queue in queues if queue in tally.queues]
-    crashed = {*(await sink.execute(statements.crashes_of(dialect), ids | {"queues": ours})).scalars()}
+    crashed = {*(await sink.execute(sql.reconciliation.crashes_of(dialect), ids | {"queues": ours})).scalars()}
+    replays = [id_ for id_, rows in letters.items() if any(row.resolution == "replayed" for row in rows)]
+    back = set[str]()
+    if replays:
+        back.update((await sink.execute(sql.reconciliation.back_in_outbox(dialect), {"ids": replays})).scalars())
     for id_, is_young in left.items():
         resolutions = {row.resolution for row in letters[id_]}
         replayed = (row.resolved_at for row in letters[id_] if row.resolution == "replayed")
         if None in resolutions:
             tally.dead += 1
-        elif id_ in crashed or any(at > in_flight_since for at in replayed):
+        elif id_ in crashed or id_ in back or any(at > in_flight_since for at in replayed):
             tally.waiting += 1
         elif "discarded" in resolutions:
             tally.processed += 1
         elif is_young:
             tally.waiting += 1
         else:
-            tally.missing_ids.append(id_)
+            missing.append(id_)
+    tally.missing += len(missing)
+    return missing

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,12 +14,12 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import schema, statements
-from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.brokers import Publisher, Receipt, Verdict
+from outboxkit.codec.headers import DeliveryHeaders, without_own
 from outboxkit.codec.rows import from_row
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message, changed
-from outboxkit.runtime import audit
+from outboxkit.operators import audit
 from outboxkit.runtime.outage import Outage, Sleep, keep_to_rate
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import is_server
@@ -25,8 +27,6 @@ from outboxkit.telemetry import tracing
 
 PAGE = 500
 """The number of messages that are read and published at once."""
-PLACES = 5_000
-"""The number of places that are read at once, to find messages by their ids."""
 LOOK_EVERY = 0.05
 """Seconds between two looks at the relays that are settling."""
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,11 +39,7 @@ class ReplaySelection:
     """The kept messages to replay: those that match every field that is set.
 
     Attributes:
-        type: the message type.
-        key: the ordering key.
-        since: published at this time or later.
         until: published before this time; messages published after the start of a replay are never part of it.
-        destination: the destination that they were published to.
         handlers: the handlers that run for them; if empty, all that the queue's consumer has.
         message_ids: the messages with these ids; if empty, all.
     """
@@ -61,7 +57,8 @@ class ReplaySelection:
 class KeptMessages:
     """The number of messages in a selection, and the times of the first and the last one; all are before `until`.
 
-    `absent` is the number of its message ids that are not among them.
+    `absent` is the number of its message ids that are not among them. With `is_partial` there may be more: not all kept
+    messages of the time were read.
     """
 
     count: int
@@ -69,6 +66,7 @@ class KeptMessages:
     last: datetime | None
     until: datetime
     absent: int = 0
+    is_partial: bool = False
 
 
 @dataclass(slots=True)
@@ -76,10 +74,8 @@ class Replayed:
     """The progress of a replay.
 
     Attributes:
-        count: messages that the broker has confirmed.
         total: the number of messages of the selection when the replay began; what is found then if it is None.
         upto: the time at which the last of them was first published: the start of a continued replay.
-        complete: whether the whole selection is confirmed.
         gone: messages of the selection that were deleted before it came to them.
         refused: the reason for which the broker did not take the next message; None if it did.
     """
@@ -92,10 +88,6 @@ class Replayed:
     refused: str | None = None
 
 
-def _quiet(_: Replayed) -> None:
-    pass
-
-
 class Replayer:
     """Publishes kept messages again, with the same ids and in the same order.
 
@@ -103,13 +95,10 @@ class Replayer:
     key keep their order. After an interruption, messages that were published and not confirmed are published twice.
 
     Args:
-        engine: for its own connections.
         publisher: publishes to the queue alone.
-        selection: the messages.
         rate: the maximum number of messages a second; None for no limit.
         patience: how long the database or the broker may be away.
         by: the operator's name, for the audit trail; None: the user of the system.
-        monotonic, sleep: for tests.
     """
 
     def __init__(
@@ -134,12 +123,15 @@ class Replayer:
         self._monotonic = monotonic
         self._sleep = sleep
         self._range: dict[str, Any] = {}
+        self._places: list[Place] = []
+        """Those of messages that were asked for by their ids."""
 
-    async def find(self) -> KeptMessages:
+    async def find(self, *, window: int | None = None) -> KeptMessages:
         """Count the messages; those published from now on are not part of the replay.
 
+        At most about `window` kept messages are read for that, from the first one on; None: all.
+
         Raises:
-            SchemaError: the tables are missing or old.
             OutboxkitError: a relay's transaction does not end.
         """
         async with self._engine.connect() as connection:
@@ -150,19 +142,36 @@ class Replayer:
             since = selection.since or BEGINNING
             self._range = {"destination": selection.destination, "since": since, "until": until}
             await self._settled(connection)
-            if selection.message_ids:
-                return await self._find_named(connection, until)
-            statement = statements.published.count_kept(type_=selection.type, key=selection.key)
-            count, first, last = (await connection.execute(statement, self._range)).one()
-            return KeptMessages(count, first, last, until)
+            conditions = {"type_": selection.type, "key": selection.key}
+            if not selection.message_ids:
+                end = None if window is None else await self._end(connection, window)
+                counted = await connection.execute(
+                    statements.published.count_kept(**conditions), self._range | ({} if end is None else {"until": end})
+                )
+                count, first, last = counted.one()
+                return KeptMessages(count, first, last, until, is_partial=end is not None)
+            statement = statements.published.kept_places(connection.dialect.name, **conditions)
+            rows = await connection.execute(statement, self._range | {"ids": list(selection.message_ids)})
+            places = {(row.published_at, row.position): row.message_id for row in rows}
+            self._places = sorted(places)
+            first_at, last_at = (self._places[0][0], self._places[-1][0]) if places else (None, None)
+            absent = len(selection.message_ids - {*places.values()})
+            return KeptMessages(len(places), first_at, last_at, until, absent)
 
-    async def run(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None] = _quiet) -> None:
+    async def _end(self, connection: AsyncConnection, window: int) -> datetime | None:
+        if is_server(connection.dialect.name):
+            await connection.execute(statements.status.forbid_sorting())
+        ended = await connection.execute(statements.published.end_of_kept(), self._range | {"window": window})
+        end: datetime | None = ended.scalar_one_or_none()
+        return end
+
+    async def run(self, stop: asyncio.Event, done: Replayed, *, running: audit.RunningAction | None = None) -> None:
         """Publish the selected messages until all are confirmed, the broker refuses one, or `stop` is set.
 
-        `done` holds the progress, however the run ends; `progress` is called with it after each page.
+        `done` holds the progress, however the run ends. `running` is the action, if its row is written already: the run
+        begins behind its place.
 
         Raises:
-            SchemaError: the tables are missing or old.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
         """
         if not self._range:
@@ -170,19 +179,22 @@ class Replayer:
             done.total = messages.count if done.total is None else done.total
         queue = self._publisher.queue
         filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
-        async with audit.recorded(self._engine, "replay", filter_, by=self._by) as running:
-            try:
-                await self._publish_pages(stop, done, progress)
-            finally:
-                running.uncounted = done.count
+        recorded = audit.recorded(self._engine, "replay", filter_, by=self._by)
+        async with recorded if running is None else nullcontext(running) as audited:
+            await self._publish_pages(stop, done, audited)
             outcome = audit.DONE if done.complete else audit.STOPPED
             if done.gone:
                 outcome = f"incomplete: {done.gone} of {done.total} messages were deleted meanwhile"
-            running.result = outcome if done.refused is None else f"refused: {done.refused}"
+            audited.result = outcome if done.refused is None else f"refused: {done.refused}"
 
-    async def _publish_pages(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None]) -> None:
-        selection = self._selection
-        cursor, started = (self._range["since"], -1), self._monotonic()
+    async def _publish_pages(
+        self,
+        stop: asyncio.Event,
+        done: Replayed,
+        audited: audit.RunningAction,
+    ) -> None:
+        selection, begun, started = self._selection, done.count, self._monotonic()
+        cursor = audited.place or (self._range["since"], -1)
         while not stop.is_set():
             rows = await self._outage.ride_out(partial(self._read, cursor), stop)
             if not rows:
@@ -197,20 +209,16 @@ class Replayer:
             if confirmed:
                 cursor = (rows[confirmed - 1].published_at, rows[confirmed - 1].position)
                 done.count, done.upto = done.count + confirmed, cursor[0]
+                audited.uncounted, audited.place = audited.uncounted + confirmed, cursor
             if confirmed < len(rows):
                 done.refused = (
                     f"message {rows[confirmed].message_id}: {receipts[confirmed].reason}" if receipts else None
                 )
                 break
-            progress(done)
-            await keep_to_rate(self._rate, done.count, self._monotonic() - started, stop, self._sleep)
+            await keep_to_rate(self._rate, done.count - begun, self._monotonic() - started, stop, self._sleep)
 
     async def _settled(self, connection: AsyncConnection) -> None:
-        """Wait for the relays that are settling at this moment: their rows are dated before their commits.
-
-        Raises:
-            OutboxkitError: it takes longer than `patience`.
-        """
+        """Wait for the relays that are settling at this moment: their rows are dated before their commits."""
         if not is_server(connection.dialect.name):
             return
         before: set[str] | None = None
@@ -235,43 +243,25 @@ class Replayer:
                 await connection.execute(statements.published.keep_partitions())
             if selection.message_ids:
                 return await self._read_named(connection, cursor)
-            rows: Sequence[Row[Any]] = (await connection.execute(page, self._parameters(cursor, self._page))).all()
+            place = {"after_at": cursor[0], "after_position": cursor[1], "limit": self._page}
+            rows: Sequence[Row[Any]] = (await connection.execute(page, self._range | place)).all()
             return rows
-
-    async def _find_named(self, connection: AsyncConnection, until: datetime) -> KeptMessages:
-        count, first, last, absent = 0, None, None, set(self._selection.message_ids)
-        async for places in self._named(connection, (self._range["since"], -1)):
-            count, first, last = count + len(places), first or places[0].published_at, places[-1].published_at
-            absent.difference_update(place.message_id for place in places)
-        return KeptMessages(count, first, last, until, len(absent))
 
     async def _read_named(self, connection: AsyncConnection, cursor: Place) -> Sequence[Row[Any]]:
-        """The next page of messages with one of the ids. No index has these: what lies between is read, too."""
-        async for places in self._named(connection, cursor):
-            page = places[: self._page]
-            period = {"first_at": page[0].published_at, "last_at": page[-1].published_at}
-            positions = {"positions": [place.position for place in page]}
-            statement = statements.published.kept_rows(connection.dialect.name)
-            rows: Sequence[Row[Any]] = (await connection.execute(statement, period | positions)).all()
-            return rows
+        """The next page of messages that were asked for by their ids, and are still there."""
+        statement = statements.published.kept_rows(connection.dialect.name)
+        for first in range(bisect_right(self._places, cursor), len(self._places), self._page):
+            page = self._places[first : first + self._page]
+            period = {"first_at": page[0][0], "last_at": page[-1][0], "positions": [place[1] for place in page]}
+            rows: Sequence[Row[Any]] = (await connection.execute(statement, period)).all()
+            if rows:
+                return rows
         return ()
-
-    async def _named(self, connection: AsyncConnection, cursor: Place) -> AsyncIterator[list[Row[Any]]]:
-        """The places of the messages with one of the ids, behind a place, in pages that are not empty."""
-        selection = self._selection
-        statement = statements.published.kept_places(type_=selection.type, key=selection.key)
-        while rows := (await connection.execute(statement, self._parameters(cursor, PLACES))).all():
-            if named := [row for row in rows if row.message_id in selection.message_ids]:
-                yield named
-            cursor = rows[-1].published_at, rows[-1].position
-
-    def _parameters(self, cursor: Place, limit: int) -> dict[str, Any]:
-        return self._range | {"after_at": cursor[0], "after_position": cursor[1], "limit": limit}
 
     async def _publish(self, messages: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a page. An outage repeats the whole page, so that each key stays in order."""
         await self._publisher.connect()
-        place = tracing.Place(self._publisher.system, self._publisher.queue)
+        place = tracing.Endpoint(self._publisher.system, self._publisher.queue)
         with tracing.sending(messages, place) as span:
             receipts = await self._publisher.publish(messages)
             span.counts((receipt.verdict for receipt in receipts), fine=(Verdict.CONFIRMED,))
@@ -289,5 +279,5 @@ def _confirmed(receipts: Sequence[Receipt]) -> int:
 
 def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
     message = from_row(row[2:])
-    own = reserved.without(message.headers)  # a replayed dead letter is addressed to one queue
+    own = without_own(message.headers)  # a replayed dead letter is addressed to one queue
     return changed(message, queue=None, headers=own | DeliveryHeaders(handlers=handlers, replayed=True).headers())

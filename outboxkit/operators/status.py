@@ -1,7 +1,6 @@
 """The status of a database: the findings that explain why messages wait, and figures, each counted up to a limit."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
@@ -10,17 +9,17 @@ from typing import TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from outboxkit import schema
+from outboxkit import schema, statements
 from outboxkit.errors import SchemaError
-from outboxkit.errors.wording import COUNTED, NOTHING, Count, total
+from outboxkit.errors.figures import COUNTED, NOTHING, Count, counted, total
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.doctor.examine import OF_MESSAGES, examine_database, worst_first
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
+from outboxkit.operators.retries import Retried, read_retried
 from outboxkit.runtime import urls
 from outboxkit.runtime.pauses import Pause, read_pauses
-from outboxkit.statements import activity
-from outboxkit.statements import status as statements
+from outboxkit.runtime.workers import CONSUMER, KnownWorker, read_workers
 from outboxkit.statements.dialects import is_server, snapshot_options
 
 LIMIT = {"limit": COUNTED + 1}
@@ -40,33 +39,7 @@ class OfType:
 
 @dataclass(frozen=True)
 class OfDestination:
-    """The rows of one destination by state; `oldest_age_seconds` and `next_due` as of the whole outbox."""
-
-    pending: Count
-    ready: Count
-    delayed: Count
-    held: Count
-    parked: Count
-    oldest_age_seconds: float | None
-    next_due: datetime | None = None
-
-
-@dataclass(frozen=True)
-class Retried:
-    """Messages to a destination that wait for their retry: how many, and the latest error."""
-
-    destination: str
-    waiting: Count
-    last_error: str
-
-
-@dataclass(frozen=True)
-class Outbox:
-    """Rows by state; `oldest_age_seconds` is how long the oldest one that should be gone has waited.
-
-    `by_destination` is empty if there is no destination but `default`. Later messages of `parked_keys` wait for a dead
-    letter.
-    """
+    """Rows by state; `oldest_age_seconds` is how long the oldest one that should be gone has waited."""
 
     pending: Count
     ready: Count
@@ -75,10 +48,20 @@ class Outbox:
     parked: Count
     oldest_age_seconds: float | None
     next_due: datetime | None
+    last_due: datetime | None
+
+
+@dataclass(frozen=True)
+class Outbox(OfDestination):
+    """The rows of all destinations.
+
+    `by_destination` is empty if there is no destination but `default`. Later messages of `parked_keys` wait for a dead
+    letter.
+    """
+
     by_type: Mapping[str, OfType]
     parked_keys: Count
     by_destination: Mapping[str, OfDestination]
-    retried: tuple[Retried, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +110,10 @@ class Vacuum:
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of the tables. Values that only PostgreSQL has are null on SQLite."""
+    """The figures of the tables. Values that only PostgreSQL has are null on SQLite.
+
+    Handlers are registered for `unconsumed` queues, none of which has a consumer now.
+    """
 
     schema_version: int
     outbox: Outbox
@@ -135,7 +121,9 @@ class Figures:
     dead_letters: DeadLetterCounts
     history: History
     paused: tuple[Pause, ...] = ()
-    sessions: Mapping[str, int] | None = None
+    retried: tuple[Retried, ...] = ()
+    workers: tuple[KnownWorker, ...] = ()
+    unconsumed: tuple[str, ...] = ()
     vacuum: Vacuum | None = None
 
 
@@ -174,7 +162,8 @@ def read_figures(connection: Connection, now: datetime) -> Figures:
     """
     schema.check_readable(connection)
     if is_server(connection.dialect.name):
-        connection.execute(statements.forbid_sorting())
+        connection.execute(statements.status.forbid_sorting())
+    workers = read_workers(connection)
     figures = Figures(
         schema_version=schema.installed(connection),
         outbox=_outbox(connection, now),
@@ -182,46 +171,55 @@ def read_figures(connection: Connection, now: datetime) -> Figures:
         dead_letters=_dead_letters(connection),
         history=_history(connection, now),
         paused=tuple(read_pauses(connection)),
+        retried=read_retried(connection),
+        workers=workers,
+        unconsumed=_unconsumed(connection, {each.name for each in workers if each.kind == CONSUMER}),
     )
     if not is_server(connection.dialect.name):
         return figures
-    sessions = Counter(row.name for row in connection.execute(activity.sessions()))
-    dead_rows, last_vacuum = connection.execute(activity.vacuum()).one_or_none() or (0, None)
-    return replace(figures, sessions=dict(sorted(sessions.items())), vacuum=Vacuum(dead_rows, last_vacuum))
+    dead_rows, last_vacuum = connection.execute(statements.activity.vacuum()).one_or_none() or (0, None)
+    return replace(figures, vacuum=Vacuum(dead_rows, last_vacuum))
+
+
+def _unconsumed(connection: Connection, consumed: Collection[str]) -> tuple[str, ...]:
+    known = connection.execute(statements.activity.of_all_queues())
+    return tuple(row.queue for row in known if row.last_seen > statements.activity.NEVER and row.queue not in consumed)
 
 
 def _inbox(connection: Connection) -> Inbox:
-    names = connection.execute(statements.handlers(), {"most": MOST_NAMES + 1}).scalars().all()
+    names = connection.execute(statements.status.handlers(), {"most": MOST_NAMES + 1}).scalars().all()
     counts = {
-        name: _counted(connection.execute(statements.count_processed(), LIMIT | {"handler": name}).scalar_one())
+        name: counted(connection.execute(statements.status.count_processed(), LIMIT | {"handler": name}).scalar_one())
         for name in sorted(names)[:MOST_NAMES]
     }
     return Inbox(total([*counts.values(), _others(names)]), counts)
 
 
 def _dead_letters(connection: Connection) -> DeadLetterCounts:
-    rows = connection.execute(statements.dead_open(), LIMIT).all()
+    rows = connection.execute(statements.status.dead_open(), LIMIT).all()
     at_least = sum(row.rows for row in rows) > COUNTED
     reasons = tuple(OfReason(row.side, row.reason, Count(row.rows, at_least)) for row in rows)
-    resolved, of = connection.execute(statements.dead_resolved(), LIMIT).one()
+    resolved, of = connection.execute(statements.status.dead_resolved(), LIMIT).one()
     return DeadLetterCounts(total(reason.count for reason in reasons), reasons, Count(resolved, of > COUNTED))
 
 
 def _history(connection: Connection, now: datetime) -> History:
     return History(
-        published=_counted(connection.execute(statements.count_published(), LIMIT).scalar_one()),
-        oldest_published=connection.execute(statements.oldest_published()).scalar_one(),
-        requests=_counted(connection.execute(statements.count_remembered(), LIMIT).scalar_one()),
-        unknown_effects=_counted(connection.execute(statements.unknown_effects(), LIMIT | {"now": now}).scalar_one()),
+        published=counted(connection.execute(statements.status.count_published(), LIMIT).scalar_one()),
+        oldest_published=connection.execute(statements.status.oldest_published()).scalar_one(),
+        requests=counted(connection.execute(statements.status.count_remembered(), LIMIT).scalar_one()),
+        unknown_effects=counted(
+            connection.execute(statements.status.unknown_effects(), LIMIT | {"now": now}).scalar_one()
+        ),
     )
 
 
 def _outbox(connection: Connection, now: datetime) -> Outbox:
-    names = connection.execute(statements.destinations(), LIMIT | {"most": MOST_NAMES + 1}).scalars().all()
+    names = connection.execute(statements.status.destinations(), LIMIT | {"most": MOST_NAMES + 1}).scalars().all()
     each = {name: _to_destination(connection, name, now) for name in names[:MOST_NAMES]}
     states = {state: total([*(getattr(there, state) for there in each.values()), _others(names)]) for state in STATES}
     by_destination = {name: there for name, there in each.items() if there.pending.value}
-    rows = connection.execute(statements.oldest_by_type(), LIMIT).all()
+    rows = connection.execute(statements.status.oldest_by_type(), LIMIT).all()
     at_least = sum(row.rows for row in rows) > COUNTED
     by_type = {row.type: OfType(Count(row.rows, at_least), Count(row.failed, at_least)) for row in rows}
     return Outbox(
@@ -229,24 +227,24 @@ def _outbox(connection: Connection, now: datetime) -> Outbox:
         **states,
         oldest_age_seconds=max(_known(there.oldest_age_seconds for there in each.values()), default=None),
         next_due=min(_known(there.next_due for there in each.values()), default=None),
+        last_due=max(_known(there.last_due for there in each.values()), default=None),
         by_type=dict(sorted(by_type.items(), key=itemgetter(0))),
-        parked_keys=_counted(connection.execute(statements.count_parked_keys(), LIMIT).scalar_one()),
+        parked_keys=counted(connection.execute(statements.status.count_parked_keys(), LIMIT).scalar_one()),
         by_destination={} if by_destination.keys() <= {DEFAULT_DESTINATION} else by_destination,
-        retried=tuple(_retried(connection, each)),
     )
 
 
 def _to_destination(connection: Connection, name: str, now: datetime) -> OfDestination:
     parameters = LIMIT | {"destination": name}
-    ready, oldest_ready = connection.execute(statements.ready(), parameters).one()
-    waiting = {row[0]: row[1:] for row in connection.execute(statements.waiting(), parameters)}
+    ready, oldest_ready = connection.execute(statements.status.ready(), parameters).one()
+    waiting = {row[0]: row[1:] for row in connection.execute(statements.status.waiting(), parameters)}
     held, next_retry, oldest_held = waiting.get(True, (0, None, None))
     delayed, next_delayed, _ = waiting.get(False, (0, None, None))
     states = {
-        "ready": _counted(ready),
+        "ready": counted(ready),
         "delayed": Count(delayed, at_least=held + delayed > COUNTED),
         "held": Count(held, at_least=held + delayed > COUNTED),
-        "parked": _counted(connection.execute(statements.parked(), parameters).scalar_one()),
+        "parked": counted(connection.execute(statements.status.parked(), parameters).scalar_one()),
     }
     overdue = next_delayed if next_delayed is not None and next_delayed <= now else None
     oldest = min(_known((oldest_ready, oldest_held, overdue)), default=None)
@@ -255,18 +253,8 @@ def _to_destination(connection: Connection, name: str, now: datetime) -> OfDesti
         **states,
         oldest_age_seconds=None if oldest is None else max(0.0, round((now - oldest).total_seconds(), 1)),
         next_due=min(_known((next_retry, next_delayed)), default=None),
+        last_due=connection.execute(statements.status.furthest_due(), {"destination": name}).scalar_one(),
     )
-
-
-def _retried(connection: Connection, each: Mapping[str, OfDestination]) -> Iterator[Retried]:
-    for name, there in each.items():
-        row = connection.execute(statements.retried(), LIMIT | {"destination": name}).one_or_none()
-        if row is not None:
-            yield Retried(name, Count(row[1], there.held.at_least), row[0])
-
-
-def _counted(rows: int) -> Count:
-    return Count(rows, at_least=rows > COUNTED)
 
 
 def _others(names: Sequence[str]) -> Count:

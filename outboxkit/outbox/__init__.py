@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids, statements
 from outboxkit.codec import payloads
+from outboxkit.codec.compression import INFLATED_LIMIT, WORTHWHILE, deflate
 from outboxkit.codec.rows import Sending, to_row
-from outboxkit.compression import INFLATED_LIMIT, WORTHWHILE, deflate
 from outboxkit.database.transaction import AnySession, session_of
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.events import Declaration, declaration_of_instance, is_event
@@ -23,7 +23,7 @@ from outboxkit.message import (
     current_handling,
     is_storable_name,
 )
-from outboxkit.outbox.pending import Draft, wait_for_flush, writing_connection
+from outboxkit.outbox.pending import Draft, keep_until_flush, writing_connection
 from outboxkit.telemetry import tracing
 
 __all__ = ["AnySession", "Options", "add", "add_all", "cancel"]
@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
         expires_at: publish not after this moment (aware datetime), by the database's clock; the message then becomes a
             dead letter, as expired.
         dedup: write nothing if the outbox has a message of this id that was added with `dedup` too. If another
-            transaction is adding it, the flush waits for that one's end. Needs `message_id`.
+            transaction is adding it, the flush waits for its end. Needs `message_id`.
         topic: the routing key; by default the event's name.
         correlation_id: shared by all messages of one story.
         destination: the destination whose relay publishes it (`outboxkit relay --destination NAME`); by default its
@@ -63,14 +63,7 @@ class Options(TypedDict, total=False):
 
 
 def _check_options(caller: str, options: Options) -> None:
-    """Refuse options that no message can have.
-
-    Raises:
-        TypeError: a name is not one of `Options`.
-        EncodeError: a moment has no time zone or is out of bounds, or the message would expire before it is delivered.
-            Or the destination is not a name, or the headers are not a mapping.
-        ConfigurationError: `max_payload_bytes` is not a whole number from 1.
-    """
+    """Refuse options that no message can have."""
     for name in options:
         if name not in Options.__annotations__:
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
@@ -120,7 +113,7 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
     opened = session_of(session, "outbox.add")
     _check_options("add", options)
     draft = _Drafts(options, opened).of(event)
-    wait_for_flush(opened, [draft])
+    keep_until_flush(opened, [draft])
     return draft.message
 
 
@@ -145,7 +138,7 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
         )
     maker = _Drafts(options, opened)
     drafts = [maker.of(event) for event in sequence]
-    wait_for_flush(opened, drafts)
+    keep_until_flush(opened, drafts)
     return [draft.message for draft in drafts]
 
 
@@ -202,12 +195,7 @@ class _Drafts:
         self._own: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
 
     def of(self, event: object) -> Draft:
-        """The draft of an event, or of a ready-made message.
-
-        Raises:
-            EncodeError: it cannot be stored and sent.
-            ConfigurationError: the class is not an `@event`.
-        """
+        """The draft of an event, or of a ready-made message."""
         if isinstance(event, Message):
             declaration, fields = Declaration(event.type), self._of_message(event)
         else:
@@ -229,7 +217,7 @@ class _Drafts:
         if not is_traced:
             fields["headers"] = tracing.created(fields, sending.destination)
         message = Message(**fields)
-        row = to_row(message) | sending._asdict()
+        row = to_row(message, declaration.aliases) | sending._asdict()
         return Draft(message, row, message.key if declaration.strict_order else None)
 
     def _of_event(self, event: object, declaration: Declaration) -> dict[str, Any]:

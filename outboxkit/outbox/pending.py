@@ -10,14 +10,12 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, event, literal_column, select
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, object_session, registry
 
 from outboxkit import schema, statements
 from outboxkit.database import transaction
 from outboxkit.message import Message
-from outboxkit.statements.dialects import has_one_writer, is_server
-from outboxkit.statements.write import NAMES
+from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import outbox
 
 _WHY = "a rollback would not take the message back"
@@ -50,18 +48,20 @@ class Pending:
 _nothing = select(literal_column("0").label("number")).select_from(outbox).subquery("pending")
 _mapper = registry().map_imperatively(Pending, _nothing, primary_key=[_nothing.c.number])
 
-_INSERT_ONE = statements.write.insert_one()
 _LOCK_KEYS = statements.write.lock_keys()
 
 
-def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
-    """Hand messages to the session, behind those that it already has."""
+def keep_until_flush(session: Session, drafts: list[Draft]) -> None:
+    """Hand messages to the session, behind those that it already has.
+
+    `_refuse_autocommit` runs before the flush, `_write_after` in it, and `_write`, which inserts the rows, at its end.
+    """
     pending: Pending | None = session.info.get(_KEY)
     if pending is None or pending not in session:
         pending = session.info[_KEY] = Pending()
         session.add(pending)
-        if not session._flushing and not event.contains(session, "before_flush", _check):  # noqa: SLF001 - as its documentation does
-            event.listen(session, "before_flush", _check)
+        if not session._flushing and not event.contains(session, "before_flush", _refuse_autocommit):  # noqa: SLF001 - as its documentation does
+            event.listen(session, "before_flush", _refuse_autocommit)
     pending.drafts += drafts
     pending.strict_keys.update(draft.strict_key for draft in drafts if draft.strict_key is not None)
 
@@ -81,7 +81,7 @@ def writing_connection(session: Session) -> Connection:
     return transaction.connection_of(session, _WHY, mapper=_mapper)
 
 
-def _check(session: Session, *_: object) -> None:
+def _refuse_autocommit(session: Session, *_: object) -> None:
     """Refuse autocommit mode before the flush writes a business row, which no rollback could undo."""
     pending: Pending | None = session.info.get(_KEY)
     if pending is not None and pending in session:
@@ -107,25 +107,15 @@ def _write(session: Session, _: object) -> None:
     connection = pending.connection or writing_connection(session)
     if pending.strict_keys and not has_one_writer(connection.dialect.name):
         connection.execute(_LOCK_KEYS, {"keys": sorted(pending.strict_keys)})
-    try:
+    with schema.explained():
         for drafts in _portions(pending.drafts):
             _insert(connection, drafts)
-    except DBAPIError as error:
-        if (cure := schema.cure_of(error)) is not None:
-            error.add_note(f"outboxkit: the database {cure}")
-        raise
 
 
 def _insert(connection: Connection, drafts: list[Draft]) -> None:
     """Insert some rows in their order; one with `dedup` does not affect the others."""
     unless_there, rows = any(draft.row["dedup"] for draft in drafts), [draft.row for draft in drafts]
-    dialect = connection.dialect.name
-    if len(rows) > 1 and is_server(dialect):
-        many = statements.write.insert_many_unless_there if unless_there else statements.write.insert_many
-        connection.execute(many(dialect), {name: [row[name] for row in rows] for name in NAMES})
-        return
-    one = statements.write.insert_one_unless_there(dialect) if unless_there else _INSERT_ONE
-    connection.execute(one, rows)
+    connection.execute(*statements.write.insert_rows(connection.dialect.name, rows, unless_there=unless_there))
 
 
 def _portions(drafts: list[Draft]) -> Iterator[list[Draft]]:

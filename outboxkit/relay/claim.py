@@ -1,13 +1,12 @@
-"""Claiming: a batch is one transaction, two if rows are not held; its rows are locked, and planned by predecessors.
+"""Claiming: a batch is one transaction, two if rows do not stay locked.
 
-A claim starts at the floor, a position below which no ready row can be. PostgreSQL cannot remove the index entries of
-deleted rows while any transaction may still see them. Without a floor every claim would scan all of them.
+Its rows are locked, and planned by predecessors. The claim starts at the `floor`, and in the relay's own share of the
+keys, `shares`.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -16,47 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import statements
 from outboxkit.database.driver_rows import fetch
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.relay.order import BatchPlan, ClaimedRow, ContendedKeys, Predecessors, plan_batch, read_claimed
-from outboxkit.relay.shares import Shares
-from outboxkit.statements.dialects import has_one_writer, is_server
+from outboxkit.relay.floor import SMALL_GAP, SMALL_GAP_SECONDS, Floor
+from outboxkit.relay.order import Batch, ClaimedRow, Predecessors, read_claimed
+from outboxkit.relay.shares import ContendedKeys, Shares
+from outboxkit.statements.dialects import is_server
 
-
-class Floor:
-    """Rises behind the relay, and never past a row that exists or may still appear. Pure.
-
-    A position that was allocated early may become visible late, when its transaction commits. So a mark is set at the
-    highest position seen, together with the transactions that were writing at that moment. Once all of them have ended,
-    nothing new can appear below the mark. The next `look` then raises the floor to the mark, or to below the oldest
-    ready row.
-    """
-
-    def __init__(self) -> None:
-        self.value = 0
-        self._highest = 0
-        self._mark: tuple[int, frozenset[str]] | None = None
-        self._cleared: int | None = None
-
-    @property
-    def gap(self) -> int:
-        """The number of positions between the floor and the highest one that was seen."""
-        return max(0, self._highest - self.value)
-
-    def saw(self, positions: Iterable[int]) -> None:
-        """Note ready rows that were claimed."""
-        self._highest = max(self._highest, max(positions, default=0))
-
-    def look(self, writers: Iterable[str], oldest_ready: int | None) -> None:
-        """Raise the floor, by the writing transactions and the oldest ready row above the floor, read after them."""
-        if self._cleared is not None:
-            free = self._cleared if oldest_ready is None else min(self._cleared, oldest_ready - 1)
-            self.value = max(self.value, free)
-        now = frozenset(writers)
-        if self._mark is None or not self._mark[1] & now:
-            self._cleared = self._mark[0] if self._mark else None
-            self._mark = (self._highest, now)
-
-
-LOOK_SECONDS = 0.1
+QUERY_SECONDS = 0.1
 """The interval at which a busy relay queries due rows, and the writers that keep the floor down."""
 FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
 """A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size."""
@@ -70,33 +34,17 @@ SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 """The minimum interval of claims from position 0, below the floor, and the maximum share of its time for them."""
 
 
-@dataclass(slots=True, eq=False)
-class ClaimedBatch:
-    """Rows that are locked by this connection's open transaction, or not locked at all if `hold` is off."""
-
-    connection: AsyncConnection
-    rows: list[ClaimedRow] = field(default_factory=list)
-    plan: BatchPlan = field(default_factory=BatchPlan)
-    is_last: bool = False
-    """Whether it has so few rows that no more are ready: the next ones are announced, or found by the next query."""
-
-    async def give_back(self) -> None:
-        """End the transaction without a change: every row stays as it was."""
-        await self.connection.close()
-
-
 class Interval:
     """A reminder that is due at the first call, and then again after so many seconds."""
 
-    def __init__(self, seconds: float, monotonic: Callable[[], float]) -> None:
-        self._seconds = seconds
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._last = float("-inf")
 
-    def __call__(self) -> bool:
-        """Whether it is due; if so, the next interval begins."""
+    def is_over(self, seconds: float) -> bool:
+        """Whether so many seconds have passed since the last time that they had; if so, the next interval begins."""
         now = self._monotonic()
-        if now - self._last < self._seconds:
+        if now - self._last < seconds:
             return False
         self._last = now
         return True
@@ -106,11 +54,8 @@ class Claimer:
     """Claims one batch after another, above the floor.
 
     Args:
-        engine: for one connection a batch.
         size: the maximum number of rows in a batch; fewer if they are large.
-        destination: whose rows are claimed.
-        hold: keep the transaction open, and the rows locked, until the batch is settled.
-        monotonic: a monotonic clock in seconds, for tests.
+        keeps_locks: keep the transaction open, and the rows locked, until the batch is settled.
     """
 
     def __init__(
@@ -119,18 +64,18 @@ class Claimer:
         size: int,
         *,
         destination: str = DEFAULT_DESTINATION,
-        hold: bool = True,
+        keeps_locks: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._dialect = engine.dialect.name
-        self.destination = self._destination = destination
-        self._hold = hold
+        self._is_server = is_server(engine.dialect.name)
+        self.destination = destination
+        self._keeps_locks = keeps_locks
         self._size = size
         self._limit = min(size, FIRST_ROWS)
         self._monotonic = monotonic
         self.floor = Floor()
-        self._is_due_time, self._is_floor_time = Interval(LOOK_SECONDS, monotonic), Interval(LOOK_SECONDS, monotonic)
+        self._since_due, self._since_floor = Interval(monotonic), Interval(monotonic)
         self._found_due = False
         self._next_sweep = float("-inf")
         self._contended, self._left_out = ContendedKeys(monotonic), list[str]()
@@ -140,13 +85,13 @@ class Claimer:
         self._claim_ready_of_share = statements.claim.claim_ready_of_share()
         self._claim_due_of_share = statements.claim.claim_due_of_share()
         self._join_shares = statements.claim.join_shares()
-        self._predecessors = statements.claim.predecessors(self._dialect)
+        self._predecessors = statements.claim.predecessors(engine.dialect.name)
         self._writers, self._oldest_ready = statements.claim.writers(), statements.claim.oldest_ready()
 
     @property
     def can_claim_ahead(self) -> bool:
         """Whether a batch can be claimed while another one is open. SQLite has one writer at a time."""
-        return not has_one_writer(self._dialect)
+        return self._is_server
 
     @property
     def leaves_rows(self) -> bool:
@@ -165,42 +110,34 @@ class Claimer:
         self._claims_in_share = 1
         self.sweep()
 
-    async def claim(
-        self,
-        as_of: datetime,
-        *,
-        now: datetime,
-        own_rows: Iterable[ClaimedRow] = (),
-        blocked: Iterable[str] = (),
-    ) -> ClaimedBatch:
-        """Lock the next rows and plan their batch. If `hold` is off, the locks end with this call.
+    async def claim(self, as_of: datetime, *, now: datetime, beside: Batch | None = None) -> Batch:
+        """Lock the next rows and plan their batch. If `keeps_locks` is off, the locks end with this call.
 
         Args:
             as_of: the time by which rows are due.
             now: the time by which rows have expired.
-            own_rows: rows that this relay is publishing at the moment; they do not block later rows of their keys.
-            blocked: keys with rows that this relay holds at the moment and does not publish. They block later ones.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database is away, or refused.
+            beside: the batch that this relay is publishing at the moment. What it sends does not block later rows of
+                the same keys, and rows that it holds and does not send block them.
         """
+        blocked, own_rows = (beside.blocked, [*beside.send, *beside.expired]) if beside is not None else ((), [])
         connection = await self._engine.connect()
         try:
             await connection.begin()
             await self._find_share(connection)
-            self._left_out = list({*self._contended.keys(), *blocked}) if is_server(self._dialect) else []
+            self._left_out = list({*self._contended.keys(), *blocked}) if self._is_server else []
             rows, floor = await self._lock(connection, as_of)
             predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
-            if not self._hold:
+            if not self._keeps_locks:
                 await connection.rollback()
         except (Exception, asyncio.CancelledError):
             await connection.close()
             raise
-        plan = plan_batch(rows, predecessors, now=now)
+        batch = Batch(connection, rows)
+        batch.plan(predecessors, now=now)
         if rows:
-            self._contended.saw(len(rows), plan.blocked)
-        is_short = len(rows) < min(FEW_ROWS, self._limit)
-        return ClaimedBatch(connection, rows, plan, is_last=is_short and not plan.blocked and not self.leaves_rows)
+            self._contended.saw(len(rows), batch.blocked)
+        batch.is_last = len(rows) < min(FEW_ROWS, self._limit) and not batch.blocked and not self.leaves_rows
+        return batch
 
     async def _find_share(self, connection: AsyncConnection) -> None:
         """Take part in the shares after a full claim, until so many claims were short; the first claim counts as full.
@@ -208,9 +145,9 @@ class Claimer:
         After that, keep to the share for as long as another relay takes part.
         """
         takes_part = self._claims_in_share > 0
-        if not is_server(self._dialect) or not (takes_part or self.shares.count > 1):
+        if not self._is_server or not (takes_part or self.shares.count > 1):
             return
-        parameters = {"destination": self._destination, "number": self.shares.number if takes_part else None}
+        parameters = {"destination": self.destination, "number": self.shares.number if takes_part else None}
         self.shares.saw(await fetch(connection, self._join_shares, parameters))
         if not takes_part and not self.shares.has_others:
             self._leave_share()
@@ -223,14 +160,14 @@ class Claimer:
     async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int]:
         """Due rows and ready rows in position order, and the floor above which ready ones were searched.
 
-        At least half of a batch is for ready rows, if there are any. Due rows are queried every `LOOK_SECONDS`, in a
+        At least half of a batch is for ready rows, if there are any. Due rows are queried every `QUERY_SECONDS`, in a
         claim without ready rows, and as long as there are some.
         """
         is_sweep = self._monotonic() >= self._next_sweep
         if is_sweep and self.shares.count > 1 and self.shares.stand_still:
             self._leave_share()
         limit, half = self._limit, (self._limit + 1) // 2
-        asks = self._found_due or self._is_due_time()
+        asks = self._found_due or self._since_due.is_over(QUERY_SECONDS)
         due = await self._due(connection, as_of, half) if asks else []
         ready, floor = await self._ready(connection, max(limit - len(due), 1), is_sweep=is_sweep)
         room = limit - len(ready)
@@ -246,7 +183,7 @@ class Claimer:
         return rows, floor
 
     async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[ClaimedRow]:
-        parameters: dict[str, object] = {"destination": self._destination, "now": as_of, "limit": limit}
+        parameters: dict[str, object] = {"destination": self.destination, "now": as_of, "limit": limit}
         if share := self._share():
             return read_claimed(await fetch(connection, self._claim_due_of_share, parameters | share))
         return read_claimed(await fetch(connection, self._claim_due, parameters))
@@ -258,11 +195,11 @@ class Claimer:
         return {"except_keys": self._left_out, "relays": self.shares.count, "rank": self.shares.rank}
 
     async def _ready(self, connection: AsyncConnection, limit: int, *, is_sweep: bool) -> tuple[list[ClaimedRow], int]:
-        if is_server(self._dialect) and self._is_floor_time():
+        if self._is_server and self._is_floor_time():
             await self._raise_floor(connection)
         started = self._monotonic()
         floor = 0 if is_sweep else self.floor.value
-        parameters: dict[str, object] = {"destination": self._destination, "floor": floor, "limit": limit}
+        parameters: dict[str, object] = {"destination": self.destination, "floor": floor, "limit": limit}
         if share := self._share():
             share["last"] = self.shares.last_position
             rows = read_claimed(await fetch(connection, self._claim_ready_of_share, parameters | share))
@@ -276,11 +213,15 @@ class Claimer:
         self.floor.saw(row.position for row in rows)
         return rows, floor
 
+    def _is_floor_time(self) -> bool:
+        is_small = self.floor.gap <= SMALL_GAP and self.shares.count == 1
+        return self._since_floor.is_over(SMALL_GAP_SECONDS if is_small else QUERY_SECONDS)
+
     async def _raise_floor(self, connection: AsyncConnection) -> None:
         writers = await fetch(connection, self._writers, {})
-        parameters = {"destination": self._destination, "floor": self.floor.value}
+        parameters = {"destination": self.destination, "floor": self.floor.value}
         oldest = await fetch(connection, self._oldest_ready, parameters)
-        self.floor.look((row[0] for row in writers), oldest[0][0])
+        self.floor.rise((row[0] for row in writers), oldest[0][0])
         self.shares.saw_first(oldest[0][0])
 
     async def _find_predecessors(
@@ -290,7 +231,6 @@ class Claimer:
         if not last:
             return {}
         own = [row.position for group in (rows, own_rows) for row in group if row.message.key is not None]
-        parameters: dict[str, Any] = {"destination": self._destination, "keys": list(last), "own_positions": own}
-        if is_server(self._dialect):
-            parameters |= {"last_positions": list(last.values()), "floor": floor}
+        parameters: dict[str, Any] = {"destination": self.destination, "keys": list(last), "own_positions": own}
+        parameters |= {"last_positions": list(last.values()), "floor": floor}
         return {row[0]: Predecessors(*row[1:]) for row in await fetch(connection, self._predecessors, parameters)}

@@ -1,6 +1,6 @@
 """The relay's decisions: the fate of each row of a batch, from the broker's receipts alone. Pure.
 
-Only a confirm lets a row go. An answer of an HTTP destination may become a reply, a message of its own.
+Only a confirm lets a row go as published. An answer of an HTTP destination may become a reply, a message of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from outboxkit import defaults, ids
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.message import NAME_LIMIT, Message, caused_by, changed, storable
-from outboxkit.relay.order import BatchPlan, ClaimedRow
+from outboxkit.relay.order import Batch, ClaimedRow
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 
@@ -62,7 +62,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
 
 
-MOST_ATTEMPTS = 2**31 - 1
+LARGEST_ATTEMPTS = 2**31 - 1
 """The maximum of the column `attempts`."""
 TOO_LATE = "its expires_at had passed before it could be published"
 
@@ -130,11 +130,8 @@ class Settlement:
     """The fate of each row of a batch. A row in no list stays as it is, and no attempt is counted.
 
     Attributes:
-        published: positions that the broker confirmed.
         replies: the answers to some of these, as messages.
         discarded: positions that no queue wanted and that are to be deleted.
-        failed: rows that are to be tried again.
-        dead: rows that were given up.
         waiting: positions that wait behind an earlier one of their key, by the time until which they wait.
         parked: positions to park behind a dead one of their key.
         unknown: the reasons for which receipts are missing.
@@ -162,15 +159,13 @@ class Settlement:
         return self.answered or bool(self.waiting or self.parked)
 
 
-def settle(
-    rows: Sequence[ClaimedRow], receipts: Sequence[Receipt], *, now: datetime, policy: RelayPolicy
-) -> Settlement:
-    """Decide the fate of each row that was sent; rows and receipts are in position order."""
+def settlement_of(batch: Batch, receipts: Sequence[Receipt], *, now: datetime, policy: RelayPolicy) -> Settlement:
+    """Decide the fate of each row: of those that were sent by their receipts, of the others as the batch says."""
     settlement = Settlement()
-    for row, receipt in zip(rows, receipts, strict=True):
+    for row, receipt in zip(batch.send, receipts, strict=True):
         match receipt.verdict:
             case Verdict.CONFIRMED:
-                if row.reply is not None and not _is_answered(settlement, row, row.reply, receipt, now):
+                if row.reply is not None and not _add_reply(settlement, row, row.reply, receipt, now):
                     _give_up(settlement, row, Reason.REJECTED, f"{receipt.verdict}: {receipt.reason}", policy)
                     continue
                 settlement.published.append(row.position)
@@ -184,16 +179,12 @@ def settle(
                 _try_again(settlement, row, receipt, now + after, failures=0)
             case _:
                 _fail(settlement, row, receipt, now, policy)
-    return settlement
-
-
-def add_plan(plan: BatchPlan, settlement: Settlement) -> None:
-    """Add the plan's decisions, made before anything was sent: rows that must wait, and rows that have expired."""
-    for due, positions in plan.waiting.items():
+    for due, positions in batch.waiting.items():
         settlement.waiting.setdefault(due, []).extend(positions)
-    settlement.parked.extend(plan.parked)
-    for row in plan.expired:
+    settlement.parked.extend(batch.parked)
+    for row in batch.expired:
         settlement.dead.append(Dead(row.position, row.message, Reason.EXPIRED, TOO_LATE, 0, parked=False))
+    return settlement
 
 
 def _fail(settlement: Settlement, row: ClaimedRow, receipt: Receipt, now: datetime, policy: RelayPolicy) -> None:
@@ -220,13 +211,13 @@ def _try_again(settlement: Settlement, row: ClaimedRow, receipt: Receipt, due_at
 
 def _give_up(settlement: Settlement, row: ClaimedRow, cause: Reason, error: str, policy: RelayPolicy) -> None:
     parked = policy.dead_key == "park" and cause is not Reason.UNROUTABLE and row.message.key is not None
-    failures = 1 if row.attempts < MOST_ATTEMPTS else 0
+    failures = 1 if row.attempts < LARGEST_ATTEMPTS else 0
     settlement.dead.append(Dead(row.position, row.message, cause, error, failures, parked))
     if parked:
         _block(settlement, row, PARKED)
 
 
-def _is_answered(settlement: Settlement, row: ClaimedRow, reply_type: str, receipt: Receipt, now: datetime) -> bool:
+def _add_reply(settlement: Settlement, row: ClaimedRow, reply_type: str, receipt: Receipt, now: datetime) -> bool:
     """Add the reply. False if the publisher got an answer that it could not keep, although a reply is expected."""
     if receipt.answer is None and receipt.reason is not None:
         return False

@@ -24,27 +24,25 @@ from sqlalchemy import Executable, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit.database.driver_rows import fetch, of_psycopg, read_bounded
+from outboxkit import statements
+from outboxkit.database.driver_rows import driver_of, fetch
 from outboxkit.database.session_names import RELAY_LISTENER
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.runtime.outage import Clock, jittered, pause, utc_now
-from outboxkit.statements import notifier as statements
+from outboxkit.runtime.outage import Clock, jittered, sleep_unless_stopped, utc_now
 
-NAME = RELAY_LISTENER
-"""The `application_name` of the connection on which a relay listens."""
 FALLBACK_POLL = timedelta(seconds=1.2)
 """The interval of the fallback poll: an idle relay that gets no notification queries the outbox so often."""
-TURN_SECONDS = 15.0
+LONGEST_IDLE_SECONDS = 15.0
 """The longest wait. The claim that follows it may also find rows below the floor."""
 LASTS_SECONDS, RENEW_SECONDS = 15.0, 5.0
 """A listener's row expires after 15 s, so inserts notify that long for a killed relay. It is renewed every 5 s."""
 TEST_SECONDS, RETEST_SECONDS = 1.0, 60.0
 """The test of notifications waits 1 s for its own one. If none arrives, the test is repeated after 60 s."""
-QUIET_SECONDS, BURST_TURNS, LONG_SECONDS, LONG_TURNS = 0.002, 20, 0.1, 3
+BURST_GAP_SECONDS, BURST_TURNS, LONG_BURST_SECONDS, LONG_BURST_TURNS = 0.002, 20, 0.1, 3
 """A burst is 20 turns without a wait of 2 ms between them, or 3 turns if they span over 100 ms."""
-LOOK_SECONDS = 0.1
+CAUGHT_UP_SECONDS = 0.1
 """The shortest interval between two queries of a registered relay that has caught up: an insert wakes it."""
-BURST_SECONDS, BURST_PAUSES = 2.0, (0.005, 0.02)
+BURST_SECONDS, BURST_WAITS = 2.0, (0.005, 0.02)
 """A burst ends 2 s after its last turn. In it an idle relay waits 5 ms, then longer, up to 20 ms."""
 
 
@@ -53,7 +51,6 @@ class Listener:
 
     Args:
         engine: gives the connection, and the one of the test that notifications arrive.
-        monotonic: seconds, for tests.
     """
 
     def __init__(self, engine: AsyncEngine, *, monotonic: Callable[[], float]) -> None:
@@ -66,21 +63,16 @@ class Listener:
         self._channel = ""
         self._tested_at = self._registered_at = float("-inf")
         self._has_warned = False
-        self._something_to_do = statements.something_to_do()
+        self._something_to_do = statements.notifier.something_to_do()
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
-        """Open the connection that listens, and test whether notifications arrive there: `is_notified`.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database is away, or refused.
-        """
+        """Open the connection that listens, and test whether notifications arrive there: `is_notified`."""
         if self._connection is None:
             self._connection = await self._engine.connect()
             await self._connection.execution_options(isolation_level="AUTOCOMMIT")
-            read_bounded(self._driver())
-            await self._execute(select(func.set_config("application_name", NAME, False)))  # noqa: FBT003 - SQL's own
-            await self._execute(statements.forget_listeners())
+            await self._execute(select(func.set_config("application_name", RELAY_LISTENER, False)))  # noqa: FBT003 - SQL's own
+            await self._execute(statements.notifier.forget_listeners())
             await self._test()
         elif not self.is_notified and self._monotonic() - self._tested_at > RETEST_SECONDS:
             await self._test()
@@ -90,18 +82,18 @@ class Listener:
         if self.is_registered and self._monotonic() - self._registered_at < RENEW_SECONDS:
             return
         if not self.is_registered:
-            await self._execute(statements.listen(self._channel))
-        await self._execute(statements.register_listener(), name=self._name, seconds=LASTS_SECONDS)
+            await self._execute(statements.notifier.listen(self._channel))
+        await self._execute(statements.notifier.register_listener(), name=self._name, seconds=LASTS_SECONDS)
         self.is_registered, self._registered_at = True, self._monotonic()
 
     async def withdraw(self) -> None:
         """Remove the listener's row, so that inserts do not notify for this relay, and stop listening."""
         if self.is_registered:
             self.is_registered = False
-            await self._execute(statements.remove_listener(), name=self._name)
-            await self._execute(statements.stop_listening())
+            await self._execute(statements.notifier.remove_listener(), name=self._name)
+            await self._execute(statements.notifier.stop_listening())
 
-    async def look(self, floor: int) -> tuple[int | None, datetime | None]:
+    async def query(self, floor: int) -> tuple[int | None, datetime | None]:
         """The lowest position above the floor that waits for nothing, and the earliest due time, of `default`."""
         parameters = {"destination": DEFAULT_DESTINATION, "floor": floor}
         async with self._used() as connection:
@@ -136,12 +128,12 @@ class Listener:
 
     async def _test(self) -> None:
         self.is_notified, self._tested_at = False, self._monotonic()
-        self._channel, may_notify = (await self._execute(statements.channel())).one()
+        self._channel, may_notify = (await self._execute(statements.notifier.channel())).one()
         if may_notify:
-            await self._execute(statements.listen(self._channel))
+            await self._execute(statements.notifier.listen(self._channel))
             self.is_notified = await self._arrives(secrets.token_hex(8))
             if not self.is_notified:
-                await self._execute(statements.stop_listening())
+                await self._execute(statements.notifier.stop_listening())
         if not self.is_notified and not self._has_warned:
             self._has_warned = True
             why = (
@@ -153,7 +145,7 @@ class Listener:
 
     async def _arrives(self, payload: str) -> bool:
         async with self._engine.connect() as other:
-            await other.execute(statements.notify(), {"channel": self._channel, "payload": payload})
+            await other.execute(statements.notifier.notify(), {"channel": self._channel, "payload": payload})
             await other.commit()
         try:
             async with aclosing(self._driver().notifies(timeout=TEST_SECONDS)) as heard:
@@ -171,17 +163,20 @@ class Listener:
 
     @asynccontextmanager
     async def _used(self) -> AsyncIterator[AsyncConnection]:
-        if self._connection is None:
-            raise RuntimeError("not connected: connect() comes first")
         try:
-            yield self._connection
+            yield self._opened
         except (Exception, asyncio.CancelledError):  # the state of the connection is unknown
             await self._disconnect()
             raise
 
+    @property
+    def _opened(self) -> AsyncConnection:
+        if self._connection is None:
+            raise RuntimeError("not connected: connect() comes first")
+        return self._connection
+
     def _driver(self) -> psycopg.AsyncConnection[Any]:
-        proxied = self._connection.sync_connection if self._connection is not None else None
-        return of_psycopg(proxied.connection.driver_connection if proxied is not None else None)
+        return driver_of(self._opened)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -198,12 +193,9 @@ class Notifier:
     polls.
 
     Args:
-        engine: the relay's; one of its connections is kept.
-        destination: the relay's.
         poll_interval: how long a relay waits if no notification can wake it.
         fallback_poll: how long, about, if one can.
         clock: the relay's, which due times are compared with.
-        monotonic: seconds, for tests.
     """
 
     def __init__(
@@ -221,12 +213,12 @@ class Notifier:
         self._poll_seconds, self._fallback_seconds = poll_interval.total_seconds(), fallback_poll.total_seconds()
         self._clock = clock
         self._monotonic = monotonic
-        self._looked_in_vain = False
-        self._looked_at = float("-inf")
+        self._queried_in_vain = False
+        self._queried_at = float("-inf")
         self._due_at: datetime | None = None
         self._busy_turns, self._busy_since = 0, 0.0
         self._burst_ends = float("-inf")
-        self._burst_pause = BURST_PAUSES[0]
+        self._burst_wait = BURST_WAITS[0]
 
     @property
     def is_woken(self) -> bool:
@@ -242,23 +234,20 @@ class Notifier:
             stop: ends the wait.
             floor: the position above which ready rows are searched.
             caught_up: the turn has published the last ready rows. Later inserts have notified a registered relay.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database is away, or refused.
         """
         if self._listener is None:
-            await pause(stop, jittered(self._poll_seconds))
+            await sleep_unless_stopped(stop, jittered(self._poll_seconds))
         elif self._monotonic() < self._burst_ends:
-            await pause(stop, jittered(self._burst_pause))
-            self._burst_pause = min(self._burst_pause * 2, BURST_PAUSES[1])
+            await sleep_unless_stopped(stop, jittered(self._burst_wait))
+            self._burst_wait = min(self._burst_wait * 2, BURST_WAITS[1])
         else:
             await self._listener.connect()
             await self._listen(self._listener, stop, floor, caught_up=caught_up and self._listener.is_registered)
 
     async def busy(self) -> None:
         """Count a turn that found rows; called after each of them. A statement runs if a burst begins."""
-        self._looked_in_vain = False
-        self._burst_pause = BURST_PAUSES[0]
+        self._queried_in_vain = False
+        self._burst_wait = BURST_WAITS[0]
         if (now := self._monotonic()) < self._burst_ends:
             self._burst_ends = now + BURST_SECONDS
         await self._turned()
@@ -270,28 +259,28 @@ class Notifier:
 
     async def _listen(self, listener: Listener, stop: asyncio.Event, floor: int, *, caught_up: bool) -> None:
         began = self._monotonic()
-        while not stop.is_set() and self._monotonic() - began < TURN_SECONDS:
+        while not stop.is_set() and self._monotonic() - began < LONGEST_IDLE_SECONDS:
             if listener.is_notified:
                 await listener.register()
             poll = jittered(self._fallback_seconds if listener.is_notified else self._poll_seconds)
             position, left = None, self._seconds_left()
-            if caught_up and left > 0 and self._monotonic() - self._looked_at < LOOK_SECONDS:
-                caught_up, poll = False, LOOK_SECONDS
+            if caught_up and left > 0 and self._monotonic() - self._queried_at < CAUGHT_UP_SECONDS:
+                caught_up, poll = False, CAUGHT_UP_SECONDS
             else:
-                position, self._due_at = await listener.look(floor)
-                self._looked_at, left = self._monotonic(), self._seconds_left()
-            if (position is not None or left <= 0) and not self._looked_in_vain:
-                self._looked_in_vain = True  # the row may be another relay's: the next wait ends with a poll only
+                position, self._due_at = await listener.query(floor)
+                self._queried_at, left = self._monotonic(), self._seconds_left()
+            if (position is not None or left <= 0) and not self._queried_in_vain:
+                self._queried_in_vain = True  # the row may be another relay's: the next wait ends with a poll only
                 await self._turned()
                 return
             waits_since = self._monotonic()
             if await listener.wait_for_notification(stop, min(poll, left) if left > 0 else poll):
-                if self._monotonic() - waits_since < QUIET_SECONDS:
+                if self._monotonic() - waits_since < BURST_GAP_SECONDS:
                     await self._turned()
                 else:
                     self._busy_turns = 0
                 return
-            self._looked_in_vain = False
+            self._queried_in_vain = False
             self._busy_turns = 0
 
     def _seconds_left(self) -> float:
@@ -304,8 +293,8 @@ class Notifier:
         if self._busy_turns == 0:
             self._busy_since = now
         self._busy_turns += 1
-        is_long = now - self._busy_since > LONG_SECONDS
-        if self._listener is None or self._busy_turns < (LONG_TURNS if is_long else BURST_TURNS):
+        is_long = now - self._busy_since > LONG_BURST_SECONDS
+        if self._listener is None or self._busy_turns < (LONG_BURST_TURNS if is_long else BURST_TURNS):
             return
         self._busy_turns = 0
         self._burst_ends = now + BURST_SECONDS

@@ -1,17 +1,20 @@
 """Claimed rows and their order by key: which may go, and which wait for an earlier message of their key. Pure.
 
-Keys that keep blocking claims are left out of the next ones for a moment.
+Which rows to claim is decided in `shares`, for speed alone.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outboxkit.codec.rows import from_claimed
 from outboxkit.message import Message
 from outboxkit.tables import PARKED
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 @dataclass(slots=True, eq=False)
@@ -53,64 +56,65 @@ class Predecessors(NamedTuple):
     parked_at: int | None = None
 
 
-@dataclass(slots=True)
-class BatchPlan:
-    """The decisions on claimed rows. Rows in no list are given back: the end of the transaction unlocks them.
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Rows that were claimed together, and the decisions on them that are made before any is sent.
+
+    Rows in no list but `rows` are given back: the end of the transaction unlocks them.
 
     Attributes:
+        connection: of the open transaction that has the rows locked. They are not locked if `keeps_locks` is off.
         send: rows to publish, in position order.
-        expired: rows that are too late to publish.
         waiting: positions that wait, by the time until which they do.
         parked: positions to park if their key is still parked then: an operator may be releasing it.
         blocked: the number of rows of each key that are in no list.
+        is_last: whether it has so few rows that no more are ready: later ones are announced, or found by a query.
     """
 
+    connection: "AsyncConnection"
+    rows: Sequence[ClaimedRow]
     send: list[ClaimedRow] = field(default_factory=list)
     expired: list[ClaimedRow] = field(default_factory=list)
     waiting: dict[datetime, list[int]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
     blocked: Counter[str] = field(default_factory=Counter)
+    is_last: bool = False
+
+    def plan(self, predecessors: Mapping[str, Predecessors], *, now: datetime) -> None:
+        """Decide on each row, in position order, by its predecessors."""
+        for row in self.rows:
+            earlier = predecessors.get(row.message.key) if row.message.key is not None else None
+            if earlier is None or not _is_blocked(row, earlier, self):
+                (self.expired if _is_expired(row, now) else self.send).append(row)
+
+    def drop_behind(self, blocked: Mapping[str, datetime | None], *, now: datetime) -> None:
+        """Take rows out of `send` if their keys were blocked meanwhile: until the time of that key, or for now."""
+        send = []
+        for row in self.send:
+            key = row.message.key
+            if key is None or key not in blocked:
+                send.append(row)
+            elif (due := blocked[key]) == PARKED:
+                self.parked.append(row.position)
+            elif due is None or due <= now:
+                self.blocked[key] += 1
+            else:
+                self.waiting.setdefault(due, []).append(row.position)
+        self.send = send
 
 
-def plan_batch(rows: Sequence[ClaimedRow], predecessors: Mapping[str, Predecessors], *, now: datetime) -> BatchPlan:
-    """Decide on each row, in position order, by its predecessors."""
-    plan = BatchPlan()
-    for row in rows:
-        earlier = predecessors.get(row.message.key) if row.message.key is not None else None
-        if earlier is not None and _is_blocked(row, earlier, plan):
-            continue
-        (plan.expired if _is_expired(row, now) else plan.send).append(row)
-    return plan
-
-
-def drop_behind(plan: BatchPlan, blocked: Mapping[str, datetime | None], *, now: datetime) -> None:
-    """Take rows out of `send` if their keys were blocked meanwhile: until the time of that key, or for now."""
-    send = []
-    for row in plan.send:
-        key = row.message.key
-        if key is None or key not in blocked:
-            send.append(row)
-        elif (due := blocked[key]) == PARKED:
-            plan.parked.append(row.position)
-        elif due is None or due <= now:
-            plan.blocked[key] += 1
-        else:
-            plan.waiting.setdefault(due, []).append(row.position)
-    plan.send = send
-
-
-def _is_blocked(row: ClaimedRow, earlier: Predecessors, plan: BatchPlan) -> bool:
+def _is_blocked(row: ClaimedRow, earlier: Predecessors, batch: Batch) -> bool:
     if earlier.parked_at is not None and earlier.parked_at < row.position:
-        plan.parked.append(row.position)
+        batch.parked.append(row.position)
     elif earlier.held_at is not None and earlier.due_at is not None and earlier.held_at < row.position:
         if earlier.due_at == PARKED:
-            plan.parked.append(row.position)
+            batch.parked.append(row.position)
         elif row.due_at is not None and row.due_at >= earlier.due_at:  # the earlier one is due: another relay has it
-            plan.blocked[str(row.message.key)] += 1
+            batch.blocked[str(row.message.key)] += 1
         else:
-            plan.waiting.setdefault(earlier.due_at, []).append(row.position)
+            batch.waiting.setdefault(earlier.due_at, []).append(row.position)
     elif earlier.ready_at is not None and earlier.ready_at < row.position:
-        plan.blocked[str(row.message.key)] += 1
+        batch.blocked[str(row.message.key)] += 1
     else:
         return False
     return True
@@ -118,40 +122,3 @@ def _is_blocked(row: ClaimedRow, earlier: Predecessors, plan: BatchPlan) -> bool
 
 def _is_expired(row: ClaimedRow, now: datetime) -> bool:
     return row.expires_at is not None and row.expires_at <= now
-
-
-PATIENCE = 3
-"""After so many claims in a row with more than half of their rows blocked, the relay leaves their keys to others."""
-AVOID_SECONDS = 0.25
-
-
-class ContendedKeys:
-    """The keys that have blocked claims lately, so that they do not fill every batch while other keys wait.
-
-    Args:
-        monotonic: a monotonic clock in seconds, for tests.
-    """
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._blocked_claims = 0
-        self._new: list[str] = []
-        self._until: dict[str, float] = {}
-
-    def keys(self) -> list[str]:
-        """The keys that the next claim leaves out. Their time begins with it, as the relay may pause before."""
-        if self._new or self._until:
-            now = self._monotonic()
-            self._until |= dict.fromkeys(self._new, now + AVOID_SECONDS)
-            self._new = []
-            self._until = {key: until for key, until in self._until.items() if until > now}
-        return list(self._until)
-
-    def saw(self, rows: int, blocked: Counter[str]) -> None:
-        """Note the rows of a claim, and how many of them, by key, have to wait for another relay."""
-        if blocked.total() * 2 <= rows:
-            self._blocked_claims = 0
-            return
-        self._blocked_claims += 1
-        if self._blocked_claims >= PATIENCE:
-            self._new = list(blocked)

@@ -18,29 +18,28 @@ from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
-from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.notifier import Notifier
 from outboxkit.relay.pipeline import Pipeline, Turn
-from outboxkit.relay.report import Drained, LimitedLog, report
+from outboxkit.relay.report import Drained, LimitedLog, RelayMeasurements, report
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from outboxkit.runtime import urls
 from outboxkit.runtime.database_clock import DatabaseClock
 from outboxkit.runtime.health import Health
-from outboxkit.runtime.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause
-from outboxkit.runtime.pauses import RELAY
-from outboxkit.runtime.pauses.watch import Halt, PauseWatch
+from outboxkit.runtime.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, sleep_unless_stopped
+from outboxkit.runtime.pauses.watch import PauseWatch, StopOrPause
+from outboxkit.runtime.workers import RELAY, Presence
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.tables import TableGauges
 
-BLOCKED_SECONDS, LONGEST_BLOCKED_SECONDS = 0.002, 1.0
+FIRST_BLOCKED_SECONDS, LONGEST_BLOCKED_SECONDS = 0.002, 1.0
 """The first delay of a relay that waits for another one, which holds every row it could publish. It doubles."""
 UNEXPECTED = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10))
 """The delay after an unexpected error; rows and counters are as they were."""
 DRAIN_SECONDS = 0.02
-"""The delay before a drain looks again for rows that another relay holds."""
+"""The delay before a drain claims again rows that another relay has held."""
 
 
 @dataclass(eq=False, repr=False)
@@ -63,9 +62,9 @@ class Relay:
         poll_interval: how long an idle relay waits unless it is woken: a commit wakes relays of `default` only.
         policy: the rules for messages that cannot be published.
         keep_published: move published rows to `outboxkit_published` instead of deleting them.
-        hold: whether the rows of a batch stay locked while they are published. They do, unless the database is SQLite
-            and the publisher is slow, such as one for an HTTP server. There the file's one writer is free meanwhile,
-            and the batch is settled in a second transaction. Deleted rows stay deleted and get no reply, and
+        keeps_locks: whether the rows of a batch stay locked while they are published. They do, unless the database is
+            SQLite and the publisher is slow, such as one for an HTTP server. There the file's one writer is free
+            meanwhile, and the batch is settled in a second transaction. Deleted rows stay deleted and get no reply, and
             `outbox.cancel` does not wait for a message that is being published. A destination must have one relay
             only then, since two would publish the same rows.
         clock: for tests; None means the database's own clock.
@@ -83,24 +82,31 @@ class Relay:
     policy: RelayPolicy = field(default_factory=RelayPolicy)
     keep_published: bool = False
     clock: Clock | None = None
-    hold: bool = field(init=False)
+    keeps_locks: bool = field(init=False)
 
     def __post_init__(self) -> None:
         check_engine_driver(self.engine, "a relay")
         dialect = self.engine.dialect.name
-        self.hold = not (has_one_writer(dialect) and self.publisher.slow)
+        self.keeps_locks = not (has_one_writer(dialect) and self.publisher.slow)
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
         self._clock = DatabaseClock(self.engine, process="relay", clock=self.clock)
         self._now = self._clock.now
         self._notifier = Notifier(
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self._now
         )
-        self._watch, self._errors = PauseWatch(self.engine, RELAY, self.destination), 0
+        presence = Presence(
+            *(self.engine, RELAY, self.destination, self.publisher.address, self.publisher.exchange),
+            ahead=lambda: self._clock.ahead,
+        )
+        self._watch, self._errors = PauseWatch(self.engine, RELAY, self.destination, presence=presence), 0
         self._outage, self._turned = self._new_outage(), 0.0
         self._done, self._limited_log = Drained(), LimitedLog("relay")
         self._measurements = RelayMeasurements(self.publisher, self.destination)
+        self._claimer = Claimer(
+            self.engine, self.batch_size, destination=self.destination, keeps_locks=self.keeps_locks
+        )
         self._pipeline = Pipeline(
-            Claimer(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
+            self._claimer,
             self.publisher,
             SettlementWriter(dialect, keep=self.keep_published, destination=self.destination),
             policy=self.policy,
@@ -131,7 +137,7 @@ class Relay:
         if not outage.errors:  # else it was stopped before it could start
             self._say_started()
             outage.reached("database")
-        await outage.ride_out(self._watch.look, stop)
+        await outage.ride_out(self._watch.poll, stop)
         clock = asyncio.create_task(self._clock.run())
         try:
             with tables.observed():
@@ -162,7 +168,7 @@ class Relay:
                 if self._last_progress or self._watch.rested_at
                 else []
             ),
-            catalogue.FLOOR_GAP: lambda: [(self._pipeline.floor_gap, {})],
+            catalogue.FLOOR_GAP: lambda: [(self._claimer.floor.gap, {})],
         }
         return gauges | self._clock.gauges()
 
@@ -173,6 +179,7 @@ class Relay:
         return Health(
             "relay",
             publishing=None if since is None else now - since,
+            has_slow_publisher=self.publisher.slow,
             without_turn=None if errors or is_resting or not self._turned else now - self._turned,
             servers={"broker": None if is_resting else errors.get("broker") or self.publisher.trouble},
         )
@@ -180,31 +187,31 @@ class Relay:
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                await self._rest(outage, stop)
-                async with self._watch.halting(stop) as halt:
+                await self._keep_pause(outage, stop)
+                async with self._watch.stop_or_pause(stop) as halt:
                     await self._take_turns(outage, halt)
             except (Exception, asyncio.CancelledError) as error:
                 if not is_unexpected(error):
                     raise
                 self._errors += 1
                 self._report_unexpected(error)
-                await pause(stop, UNEXPECTED.after(self._errors).total_seconds())
+                await sleep_unless_stopped(stop, UNEXPECTED.after(self._errors).total_seconds())
 
-    async def _take_turns(self, outage: Outage, halt: Halt) -> None:
+    async def _take_turns(self, outage: Outage, halt: StopOrPause) -> None:
         """One turn after another, until the relay is to pause or to stop."""
-        blocked_seconds = BLOCKED_SECONDS
+        blocked_seconds = FIRST_BLOCKED_SECONDS
         while not halt.is_set():
             self._turned = time.monotonic()
             self._limited_log.flush()
             turn = await self._take_turn(outage, halt)
             self._errors, self._last_progress = 0, time.time()
             if turn is Turn.BLOCKED:
-                await pause(halt, jittered(blocked_seconds))
+                await sleep_unless_stopped(halt, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, LONGEST_BLOCKED_SECONDS)
             else:
-                blocked_seconds = BLOCKED_SECONDS
+                blocked_seconds = FIRST_BLOCKED_SECONDS
 
-    async def _take_turn(self, outage: Outage, halt: Halt) -> Turn | None:
+    async def _take_turn(self, outage: Outage, halt: StopOrPause) -> Turn | None:
         """One turn, and the wait after a turn without rows."""
         turn = await outage.ride_out(lambda: self._pipeline.turn(self._now(), halt), halt)
         if turn is not None:
@@ -213,15 +220,15 @@ class Relay:
         if turn in (Turn.MOVED, Turn.CAUGHT_UP):
             await self._notifier.busy()
         if turn is Turn.NOTHING or (turn is Turn.CAUGHT_UP and self._notifier.is_woken):
-            is_up, floor = turn is Turn.CAUGHT_UP, self._pipeline.floor
+            is_up, floor = turn is Turn.CAUGHT_UP, self._claimer.floor.value
             await outage.ride_out(lambda: self._notifier.wait(halt, floor=floor, caught_up=is_up), halt)
         return turn
 
-    async def _rest(self, outage: Outage, stop: asyncio.Event) -> None:
+    async def _keep_pause(self, outage: Outage, stop: asyncio.Event) -> None:
         """If there is a pause: settle what is in flight, hold no row and no connection, and wait for its end."""
         if self._watch.current is None:
             return
-        await outage.ride_out(self._pipeline.rest, stop)
+        await outage.ride_out(self._pipeline.release, stop)
         await self._notifier.close()  # unused, its connection would be found broken long after an outage
         await self._watch.wait_for_end(stop)
         self._turned = time.monotonic()
@@ -230,6 +237,11 @@ class Relay:
         text = first_line(error)
         trace = None if isinstance(error, DBAPIError) else error  # a DBAPIError's text has the values of parameters
         self._limited_log.say(logging.ERROR, "unexpected error, the relay goes on", text, error=text, exc_info=trace)
+
+    @property
+    def published(self) -> int:
+        """The number of messages that it has published so far."""
+        return self._done.published
 
     async def drain(self, stop: asyncio.Event, *, patience: timedelta = defaults.PUBLISH_TIMEOUT) -> Drained:
         """Publish all that is due, then return. A message that fails is tried once; `stop` or a pause ends it early.
@@ -243,7 +255,7 @@ class Relay:
         await outage.ride_out(self._prepare, stop)
         outage.reached("database")
         self._say_started()
-        await outage.ride_out(self._watch.look, stop)
+        await outage.ride_out(self._watch.poll, stop)
         totals = self._done = Drained()
         as_of = waiting_since = self._now()
         async with schema.blamed(self.engine), self._watch.watching(), self._pipeline:
@@ -259,12 +271,13 @@ class Relay:
                     waiting_since = self._now()
                 if not totals.blocked or self._now() - waiting_since > patience:
                     break
-                self._pipeline.sweep()
-                await pause(stop, jittered(DRAIN_SECONDS))
+                self._claimer.sweep()
+                await sleep_unless_stopped(stop, jittered(DRAIN_SECONDS))
         totals.paused = self._watch.current
         if stop.is_set() or totals.paused:  # an outage of its own: a database that answers ends no broker outage
             counting = self._new_outage()
             totals.blocked, totals.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
+            totals.away, totals.stopped = outage.words, stop.is_set()
         self._limited_log.flush(everything=True)
         await self.publisher.close()
         return totals
@@ -276,6 +289,7 @@ class Relay:
             batch_size=self.batch_size,
             database=urls.shown(self.engine.url),
             broker=self.publisher.address,
+            **({} if self.publisher.exchange is None else {"exchange": self.publisher.exchange}),
         )
 
     async def _prepare(self) -> None:

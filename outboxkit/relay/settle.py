@@ -10,33 +10,29 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
 from outboxkit.codec.rows import to_row
+from outboxkit.database.driver_rows import execute_and_commit
 from outboxkit.message import DEFAULT_DESTINATION, storable
-from outboxkit.relay.claim import ClaimedBatch
 from outboxkit.relay.decisions import Dead, Settlement
-from outboxkit.statements.dialects import moves_rows
+from outboxkit.relay.order import Batch
 
 
 class SettlementWriter:
     """Writes settlements of one destination.
 
     Args:
-        dialect: the database's.
         keep: whether published rows are moved to `outboxkit_published` instead of deleted.
-        destination: whose rows they are.
     """
 
     def __init__(self, dialect: str, *, keep: bool, destination: str = DEFAULT_DESTINATION) -> None:
-        self._dialect = dialect
         self._destination = destination
         self._keeps = keep
-        self._moves = moves_rows(dialect)
         self._forget = statements.settle.forget_rows(dialect)
         self._keep_published = statements.settle.keep_published(dialect)
         self._bury, self._hold = statements.settle.bury(dialect), statements.settle.hold_rows(dialect)
         self._park, self._reschedule = statements.settle.park(dialect), statements.settle.reschedule()
         self._add_reply = statements.settle.add_reply()
 
-    async def commit(self, batch: ClaimedBatch, settlement: Settlement, *, now: datetime) -> None:
+    async def commit(self, batch: Batch, settlement: Settlement, *, now: datetime) -> None:
         """Settle every row of the batch and commit; the connection returns to its pool in any case.
 
         Raises:
@@ -44,21 +40,18 @@ class SettlementWriter:
         """
         try:
             await self._write(batch.connection, settlement, now)
-            await batch.connection.commit()
         finally:
             await batch.connection.close()
 
     async def _write(self, connection: AsyncConnection, settlement: Settlement, now: datetime) -> None:
-        deletions = [*settlement.discarded]
+        """All statements, those that delete rows last: others read these rows, and the COMMIT goes with them."""
         if settlement.replies:
             replies = [{"at_position": reply.at_position} | to_row(reply.message) for reply in settlement.replies]
             await connection.execute(self._add_reply, replies)
-        if settlement.published:
-            deletions += await self._keep(connection, settlement.published)
+        if settlement.published and self._keeps:
+            await connection.execute(self._keep_published, {"positions": settlement.published})
         for rows in _alike(settlement.dead):
-            deletions += await self._give_up(connection, rows, now)
-        if deletions:
-            await connection.execute(self._forget, {"positions": deletions})
+            await self._give_up(connection, rows, now)
         if settlement.failed:
             failed = [
                 {
@@ -75,19 +68,17 @@ class SettlementWriter:
             await connection.execute(self._hold, {"positions": positions, "due": due})
         if settlement.parked:
             await connection.execute(self._park, {"positions": settlement.parked, "of_destination": self._destination})
+        deletions = [*settlement.discarded, *settlement.published, *(row.position for row in settlement.dead)]
+        if deletions:
+            await execute_and_commit(connection, self._forget, {"positions": deletions})
+        else:
+            await connection.commit()
 
-    async def _keep(self, connection: AsyncConnection, positions: list[int]) -> list[int]:
-        """Copy published rows if that is configured; returns the positions that remain to be deleted."""
-        if not self._keeps:
-            return positions
-        await connection.execute(self._keep_published, {"positions": positions})
-        return [] if self._moves else positions
-
-    async def _give_up(self, connection: AsyncConnection, rows: list[Dead], now: datetime) -> list[int]:
-        """Bury rows that are alike; returns the positions that remain to be deleted."""
-        first, positions = rows[0], [row.position for row in rows]
+    async def _give_up(self, connection: AsyncConnection, rows: list[Dead], now: datetime) -> None:
+        """Copy rows that are alike to the dead letters."""
+        first = rows[0]
         parameters = {
-            "positions": positions,
+            "positions": [row.position for row in rows],
             "reason": str(first.reason),
             "error": storable(first.error),
             "failures": first.failures,
@@ -95,7 +86,6 @@ class SettlementWriter:
             "now": now,
         }
         await connection.execute(self._bury, parameters)
-        return [] if self._moves else positions
 
 
 def _alike(dead: Iterable[Dead]) -> list[list[Dead]]:

@@ -1,25 +1,58 @@
-"""Shares of the keys: relays of a destination that have a backlog claim different keys, so that none waits for another.
+"""The keys that a relay claims while others claim, too, so that none waits for another. Pure.
 
-Pure. Shares are for speed alone: row locks and predecessors keep the order, also of relays that have the same share.
+Keys that keep blocking claims are left out of the next ones for a moment. Relays of a destination that have a backlog
+claim different shares of the keys. Both are for speed alone: row locks and predecessors keep the order, also of relays
+that have the same share.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable
+
+BLOCKED_CLAIMS = 3
+"""After so many claims in a row with more than half of their rows blocked, the relay leaves their keys to others."""
+AVOID_SECONDS = 0.25
+
+
+class ContendedKeys:
+    """The keys that have blocked claims lately, so that they do not fill every batch while other keys wait."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._blocked_claims = 0
+        self._new: list[str] = []
+        self._until: dict[str, float] = {}
+
+    def keys(self) -> list[str]:
+        """The keys that the next claim leaves out. Their time begins with it, as the relay may pause before."""
+        if self._new or self._until:
+            now = self._monotonic()
+            self._until |= dict.fromkeys(self._new, now + AVOID_SECONDS)
+            self._new = []
+            self._until = {key: until for key, until in self._until.items() if until > now}
+        return list(self._until)
+
+    def saw(self, rows: int, blocked: Counter[str]) -> None:
+        """Note the rows of a claim, and how many of them, by key, have to wait for another relay."""
+        if blocked.total() * 2 <= rows:
+            self._blocked_claims = 0
+            return
+        self._blocked_claims += 1
+        if self._blocked_claims >= BLOCKED_CLAIMS:
+            self._new = list(blocked)
+
 
 STILL_SECONDS = 2.0
 """A relay without a new transaction for 2 s loses its share. A first ready row that stays so long bounds no share."""
 STILL_LOOKS = 4
 """The minimum number of claims within that time: with a slow broker a batch takes longer."""
-WINDOW = 100_000
+SHARE_POSITIONS = 100_000
 """The number of positions from the first ready row on, in which a relay claims its share. It takes 25 ms at most."""
 LAST_POSITION = 2**63 - 1
 
 
 class Shares:
     """The relays that have a backlog now, as this relay sees them, and its own place among them.
-
-    Args:
-        monotonic: a monotonic clock in seconds, for tests.
 
     Attributes:
         number: this relay's own number, drawn at random.
@@ -79,4 +112,4 @@ class Shares:
     @property
     def last_position(self) -> int:
         """The last position at which this relay claims its share."""
-        return LAST_POSITION if self._first is None or self.stand_still else self._first + WINDOW
+        return LAST_POSITION if self._first is None or self.stand_still else self._first + SHARE_POSITIONS

@@ -1,6 +1,7 @@
 """The one place that turns settings into a relay, a consumer or a retention, for commands and programs alike."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
 
-from outboxkit import schema
-from outboxkit.database.session_names import CONSUMER, RETENTION, session_name
+from outboxkit import defaults, schema
+from outboxkit.database.session_names import CONSUMER_SESSION, RETENTION_SESSION, session_name
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.errors import (
     BrokerRefused,
@@ -25,6 +26,8 @@ from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import refused_connection
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.runtime import logs, process, urls
+from outboxkit.runtime.lifetime import FAILED, WRONG_SETTINGS
+from outboxkit.runtime.supervised import supervised
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -38,8 +41,9 @@ if TYPE_CHECKING:
     from outboxkit.runtime.settings import Settings as Settings  # noqa: PLC0414 - for the annotations of programs
     from outboxkit.runtime.sources import Shards
 
-FAILED, WRONG_SETTINGS = 1, 2
-"""Exit codes."""
+_IS_IT_THERE = "Is it running, are host and port in {} right, and does the network let this machine through?"
+_UNSET_BROKER = urls.shown(defaults.BROKER_URL)
+"""The address of the broker if none is set, as errors and the log have it."""
 
 
 @asynccontextmanager
@@ -64,12 +68,13 @@ async def relay(
     if engine is None:
         limit = settings.publish_timeout * (2 if publisher.slow else 1)
         engine = process.relay_engine(database_url(settings), publish_timeout=limit, destination=settings.destination)
+    batch_size = settings.batch_size or defaults.BATCH_SIZE
     try:
         yield Relay(
             engine,
             publisher,
             destination=settings.destination,
-            batch_size=min(settings.batch_size, publisher.batch_limit or settings.batch_size),
+            batch_size=min(batch_size, publisher.batch_limit or batch_size),
             policy=policy or RelayPolicy(max_attempts=settings.max_attempts),
             keep_published=settings.published_retention is not None,
         )
@@ -79,19 +84,20 @@ async def relay(
 
 
 def _publisher(settings: "Settings") -> "Publisher":
-    url, limit = broker_url(settings), settings.publish_timeout
-    mode, source = settings.cloudevents, settings.cloudevents_source
-    if not process.is_http(url):
-        return process.publisher(url, exchange=settings.exchange, timeout=limit, cloudevents=mode, source=source)
-    if settings.destination == DEFAULT_DESTINATION:
+    url = broker_url(settings)
+    if process.is_http(url) and settings.destination == DEFAULT_DESTINATION:
         raise ConfigurationError(
             "OUTBOXKIT_BROKER_URL is an HTTP URL, and the messages of destination 'default' are for the broker. "
             "Name the destination whose messages go there, with --destination NAME or OUTBOXKIT_DESTINATION=NAME"
         )
-    secrets = {"authorization": settings.http_authorization, "secret": settings.http_secret}
-    values = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
-    return process.http_publisher(
-        url, timeout=limit, concurrency=settings.concurrency, cloudevents=mode, source=source, **values
+    authorization, secret = settings.http_authorization, settings.http_secret
+    return process.publisher(
+        url,
+        exchange=settings.exchange,
+        timeout=settings.publish_timeout,
+        concurrency=settings.concurrency,
+        authorization=None if authorization is None else authorization.get_secret_value(),
+        secret=None if secret is None else secret.get_secret_value(),
     )
 
 
@@ -111,10 +117,10 @@ async def consumer(
 
     Its engine and subscriber may be your own; either way they are closed at the end. A subscriber serves one queue.
 
-    A `policy` of your own stands for `max_attempts`, `inbox_retention`, `retry_delays` and `max_message_bytes` of the
-    settings, and `readers` for those of the settings. A consumer that is to `drain` waits out an outage for
-    `publish_timeout`, another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the
-    handlers have ended.
+    A `policy` of your own stands for `max_attempts`, `inbox_retention`, `retry_delays`, `max_message_bytes` and
+    `ignore` of the settings, and `readers` for those of the settings. A consumer that is to `drain` waits out an outage
+    for `publish_timeout`, another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when
+    the handlers have ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no
@@ -132,6 +138,7 @@ async def consumer(
         retention=settings.inbox_retention,
         delays=settings.retry_delays,
         max_message_bytes=settings.max_message_bytes,
+        ignore=settings.ignore or (),
     )
     policy.check(handlers)
     limits = queues.concurrency_of(settings)
@@ -142,13 +149,13 @@ async def consumer(
     url = "" if subscriber is not None else broker_url(settings)
     subscribers = {} if shards else queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
     if readers is None:
-        from outboxkit.inbox import loading  # noqa: PLC0415
+        from outboxkit.inbox.wiring import load_readers  # noqa: PLC0415
 
-        readers = loading.load_readers(settings.readers or ())
+        readers = load_readers(settings.readers or ())
     if engine is None:
         size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
         size *= len(shards.consumed) if shards else 1
-        engine = database(settings, name=session_name(CONSUMER, tuple(limits)), pool_size=size)
+        engine = database(settings, name=session_name(CONSUMER_SESSION, tuple(limits)), pool_size=size)
     patience = settings.publish_timeout if drain else None
     logs.show_records()
     try:
@@ -224,7 +231,7 @@ def _sharded(
 
 
 @asynccontextmanager
-async def retention(settings: "Settings", *, name: str = RETENTION) -> AsyncIterator["Retention"]:
+async def retention(settings: "Settings", *, name: str = RETENTION_SESSION) -> AsyncIterator["Retention"]:
     """A retention of these settings; its connections are called `name`.
 
     Raises:
@@ -252,7 +259,7 @@ def database(settings: "Settings", *, name: str, pool_size: int = 5) -> AsyncEng
 
 
 def database_url(settings: "Settings") -> str:
-    """The URL of a database that is there, as far as a look at the disk can tell."""
+    """The URL of the database. An SQLite file has to be there."""
     text = settings.database_url.get_secret_value()
     name = urls.file_of(text)
     if name is not None and not (path := Path(name)).exists() and path.parent.is_dir():
@@ -270,6 +277,8 @@ def broker_url(settings: "Settings") -> str:
             "OUTBOXKIT_BROKER_URL is memory://, a broker inside one process: a relay and a consumer would never meet "
             "there. amqp://… is accepted here; `outboxkit demo` shows memory:// at work"
         )
+    if "broker_url" not in settings.model_fields_set:
+        logs.logger().warning("OUTBOXKIT_BROKER_URL is not set: its default is used", broker=_UNSET_BROKER)
     return url
 
 
@@ -280,13 +289,13 @@ def load_handlers(names: Sequence[str]) -> "list[Handler]":
         ConfigurationError: one cannot be imported, has no handlers, or handlers that cannot be used.
     """
     from outboxkit import inbox  # noqa: PLC0415 - as above
-    from outboxkit.inbox import loading  # noqa: PLC0415
+    from outboxkit.inbox.wiring import load_module  # noqa: PLC0415
 
     if not names:
         raise ConfigurationError("which handlers? Give the modules that have them, such as shop.handlers")
     if options := [name for name in names if name.startswith("-")]:
         raise ConfigurationError(f"{options[0]!r} is not a module: settings come from OUTBOXKIT_… variables here")
-    return inbox.handlers_in([loading.load_module(name) for name in names])
+    return inbox.handlers_in([load_module(name) for name in names])
 
 
 def load_wiring(names: Sequence[str]) -> "Wiring":
@@ -296,16 +305,16 @@ def load_wiring(names: Sequence[str]) -> "Wiring":
         ConfigurationError: one cannot be imported, or there are two of them.
     """
     from outboxkit import inbox  # noqa: PLC0415 - as above
-    from outboxkit.inbox import loading  # noqa: PLC0415
+    from outboxkit.inbox.wiring import load_module  # noqa: PLC0415
 
-    return inbox.wiring_in([loading.load_module(name) for name in names])
+    return inbox.wiring_in([load_module(name) for name in names])
 
 
 def set_up(settings: "Settings") -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
     from outboxkit.runtime.settings import unknown_variables  # noqa: PLC0415 - as above
 
-    logs.configure_log(level=settings.log_level, format=settings.log_format)
+    logs.configure_log(level=settings.log_level)
     for line in unknown_variables():
         logs.logger().warning(line)
 
@@ -329,8 +338,21 @@ def main(name: str, service: "Callable[[Settings, asyncio.Event], Awaitable[int]
         )
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
         text, code = explain(error)
-        sys.stderr.write(f"{name}: {text}\n")
+        if not is_told(text):
+            sys.stderr.write(f"{name}: {text}\n")
         return code
+
+
+def is_told(text: str) -> bool:
+    """Tell the supervisor, if there is one, why this process ends. It prints that once for all of its processes."""
+    if (supervisor := supervised()) is not None:
+        supervisor.tell(text)
+    return supervisor is not None
+
+
+def _ended(text: str) -> str:
+    """A server's text without its own full stop and gaps, for a sentence around it."""
+    return " ".join(text.split()).rstrip(".?!")
 
 
 def _refuse(arguments: Sequence[str]) -> None:
@@ -345,7 +367,10 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, BrokerRefused):
         return str(error), WRONG_SETTINGS
     if isinstance(error, BrokerUnavailable):
-        return f"the {error.peer} is away: {error}", FAILED
+        text = f"the {error.peer} is away: {_ended(str(error))}"
+        if _UNSET_BROKER in text and not {"OUTBOXKIT_BROKER_URL", "OUTBOXKIT_BROKER_URL_FILE"} & os.environ.keys():
+            return f"{text}. OUTBOXKIT_BROKER_URL is not set, and this is its default: set it to your broker's", FAILED
+        return f"{text}. {_IS_IT_THERE.format('OUTBOXKIT_BROKER_URL')}", FAILED
     if isinstance(error, LifespanError):
         logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):
@@ -354,13 +379,15 @@ def explain(error: Exception) -> tuple[str, int]:
         from outboxkit.runtime.outage import is_refusal, what_is_away  # noqa: PLC0415 - as above
 
         if is_refusal(error) and (refusal := refused_connection(error)) is not None:
-            text = f"{urls.named_by(error)}the database refuses the connection: {first_line(error)}"
+            text = f"{urls.named_by(error)}the database refuses the connection: {_ended(first_line(error))}"
             return f"{text}; {refusal[1]}", WRONG_SETTINGS
-        state = "is away" if what_is_away(error) else schema.cure_of(error) or "refused"
-        return f"{urls.named_by(error)}the database {state}: {first_line(error)}", FAILED
+        if what_is_away(error):
+            text = f"the database is away: {_ended(first_line(error))}"
+            return f"{urls.named_by(error)}{text}. {_IS_IT_THERE.format('OUTBOXKIT_DATABASE_URL')}", FAILED
+        return f"{urls.named_by(error)}the database {schema.cure_of(error) or 'refused'}: {first_line(error)}", FAILED
     if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
         return cure, WRONG_SETTINGS
     if not logs.is_configured():
-        logs.configure_log(level="info", format="auto")
+        logs.configure_log(level="info")
     logs.logger().error("ended by an error that nobody expected", exc_info=error)
     return f"an error that nobody expected, please report it: {first_line(error)}", FAILED

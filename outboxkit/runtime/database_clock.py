@@ -31,8 +31,6 @@ class DatabaseClock:
     """The time by the database's clock.
 
     Args:
-        engine: for its own connections.
-        process: the worker, for the log.
         clock: replaces the database's in a test.
         monotonic: seconds of a clock that is never adjusted and that goes on while the machine sleeps.
         wall: this machine's own clock.
@@ -71,14 +69,10 @@ class DatabaseClock:
 
     def gauges(self) -> dict[catalogue.Metric, metrics.Read]:
         """The gauge of the clocks' difference."""
-        return {catalogue.CLOCK_SKEW: lambda: [] if self.ahead is None else [(self.ahead.total_seconds(), {})]}
+        return {catalogue.CLOCKS_APART: lambda: [] if self.ahead is None else [(self.ahead.total_seconds(), {})]}
 
     async def read(self, connection: AsyncConnection) -> None:
-        """Read the database's clock, and compare this machine's with it.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database is away.
-        """
+        """Read the database's clock, and compare this machine's with it."""
         if self._clock is not None:
             return
         here, at = self._wall(), self._monotonic()

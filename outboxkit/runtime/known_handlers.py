@@ -1,4 +1,4 @@
-"""The handlers that consumers have registered: names that two queues share, and forgetting those of a queue."""
+"""The handlers that consumers have registered: names that queues share, and commands that start or forget a queue."""
 
 import re
 from collections.abc import Iterable
@@ -11,12 +11,8 @@ import msgspec
 from sqlalchemy import Connection, RowMapping
 
 from outboxkit.database.session_names import may_be_of_queue
-from outboxkit.errors import ConfigurationError
-from outboxkit.errors.wording import printable_name, shell_word, span
-from outboxkit.message import storable
-from outboxkit.runtime import audit
-from outboxkit.runtime.sources import Shards
-from outboxkit.statements import activity, shards
+from outboxkit.errors.figures import printable_name, shell_word, span
+from outboxkit.statements import activity
 from outboxkit.statements.dialects import is_server
 
 _SHARD = re.compile(r"(\.\d+)+$")
@@ -28,10 +24,6 @@ class KnownHandler:
     """A handler that the consumer of a queue has registered.
 
     Attributes:
-        queue: the consumer's.
-        handler: its name.
-        function: module and name; None: not known.
-        types: of the messages that it takes; None: not known.
         last_seen: the last time at which its consumer registered it, which is every hour.
         is_connected: whether a consumer of the queue is connected now; None: the database cannot tell.
         first_seen: when its consumer registered it first; None: not known.
@@ -61,24 +53,20 @@ class SharedName:
     take other types.
 
     Attributes:
-        handler: the name.
         types: the types that more than one of them takes; empty if they are not known.
-        has_handled: whether the inbox has messages of this name.
-        places: the queues' handlers.
-        as_of: when this was read.
     """
 
     handler: str
     types: tuple[str, ...]
     has_handled: bool
-    places: tuple[KnownHandler, ...]
+    handlers: tuple[KnownHandler, ...]
     as_of: datetime
 
     @property
     def what(self) -> str:
         """The finding, as a sentence."""
-        queues = " and ".join(place.seen(self.as_of) for place in self.places)
-        functions = sorted({printable_name(place.function) for place in self.places if place.function is not None})
+        queues = " and ".join(each.seen(self.as_of) for each in self.handlers)
+        functions = sorted({printable_name(each.function) for each in self.handlers if each.function is not None})
         named = ("two functions, " if len(functions) > 1 else "") + " and ".join(functions)
         types = f", and both take {printable_name(', '.join(self.types))}" if self.types else ""
         shared = f"Queues {queues} have a handler {printable_name(self.handler)} each"
@@ -87,41 +75,23 @@ class SharedName:
     @property
     def is_clash(self) -> bool:
         """Whether they are different functions, as far as known, so that one of two effects is left out."""
-        functions = {place.function for place in self.places}
+        functions = {each.function for each in self.handlers}
         return len(functions) > 1 or None in functions
 
     @property
-    def why(self) -> str:
-        """The consequence."""
-        return (
-            "The inbox knows a handler by its name alone. Of a message that reaches both queues one function runs, and "
-            "the other consumer takes the message for a duplicate."
-        )
-
-    @property
     def cure(self) -> str:
-        """The cure, without what is to be pasted. It renames nothing that has handled messages."""
-        cure = (
+        """The cure. It renames nothing that has handled messages."""
+        if not self.has_handled:
+            return "Rename one of them before it handles a message, to a name that begins with its service."
+        return (
             "Do not rename it: the inbox has messages of this name, and to a new name every message is new. Take the "
             "handler out of the consumer that should not have it, or give that service a database of its own."
-            if self.has_handled
-            else "Rename one of them before it handles a message, to a name that begins with its service."
         )
-        return cure if self.is_clash else "If both queues are meant to feed it, nothing has to be done."
 
     @property
     def mistake(self) -> str:
         """The command that forgets the queue that was seen longest ago."""
-        return forget_command(min(self.places, key=lambda place: (bool(place.is_connected), place.last_seen)).queue)
-
-    @property
-    def new_name(self) -> str | None:
-        """A name that one of them may get; None if the inbox has messages of this one."""
-        if self.has_handled or not self.is_clash:
-            return None
-        service, _, own = self.handler.rpartition(".")
-        queue = next(place.queue for place in reversed(self.places) if place.queue != service)
-        return f'@inbox_handler("{printable_name(queue)}.{printable_name(own)}")'
+        return forget_command(min(self.handlers, key=lambda each: (bool(each.is_connected), each.last_seen)).queue)
 
 
 def forget_command(queue: str) -> str:
@@ -148,15 +118,9 @@ def read_shared(connection: Connection, now: datetime) -> list[SharedName]:
     def has_handled(name: str) -> bool:
         return bool(connection.execute(activity.has_handled(), {"handler": name}).scalar_one())
 
-    shared = list(shared_names(_known(connection, rows)))
-    return [SharedName(name, types, has_handled(name), places, now) for name, types, places in shared]
-
-
-def shared_names(
-    handlers: Iterable[KnownHandler],
-) -> Iterable[tuple[str, tuple[str, ...], tuple[KnownHandler, ...]]]:
-    """The names that are shared by queues which may get the same message, with the common types. Pure."""
-    for name, group in groupby(sorted(handlers, key=attrgetter("handler", "queue")), key=attrgetter("handler")):
+    shared = list[SharedName]()
+    handlers = sorted(_known(connection, rows), key=attrgetter("handler", "queue"))
+    for name, group in groupby(handlers, key=attrgetter("handler")):
         types, places = set[str](), dict[str, KnownHandler]()
         for one, other in permutations(group, 2):
             common = None if one.types is None or other.types is None else set(one.types) & set(other.types)
@@ -164,58 +128,8 @@ def shared_names(
                 types |= common or set()
                 places |= {one.queue: one}
         if places:
-            yield name, tuple(sorted(types)), tuple(places.values())
-
-
-def forget_queue(connection: Connection, queue: str, *, by: str | None = None) -> list[str]:
-    """Forget the handlers of a queue. Returns their names.
-
-    Raises:
-        ConfigurationError: a consumer of the queue is connected, or there are no such handlers.
-    """
-    known = read_handlers(connection)
-    own = [each for each in known if each.queue == queue]
-    if not own:
-        those = ", ".join(sorted({each.queue for each in known})) or "none"
-        raise ConfigurationError(f"no consumer of queue {queue!r} is known here; known are {those}")
-    forgotten = [each.handler for each in own]
-    if own[0].is_connected:
-        raise ConfigurationError(
-            f"a consumer of queue {queue!r} is connected, and would register its handlers again: stop it first"
-        )
-    connection.execute(activity.forget_handlers(forgotten), {"of_queue": storable(queue)})
-    operator, count = audit.who(connection, by), len(forgotten)
-    audit.record_action(connection, "handlers forget", {"queue": queue}, by=operator, count=count, result=audit.DONE)
-    return forgotten
-
-
-def forget_shards(connection: Connection, queue: str, *, gone: timedelta) -> str | None:
-    """Forget that a queue is split. Returns what is left of its shards at the broker; None if it was not split.
-
-    The row stays, because its number of the latest change may not be used twice.
-
-    Args:
-        connection: of the transaction.
-        queue: the queue.
-        gone: a process that has not been seen for so long shares the shards no more.
-
-    Raises:
-        ConfigurationError: a process shares them.
-    """
-    of = {"queue": storable(queue)}
-    row = connection.execute(shards.lock_sharding(), of).one_or_none()
-    old = msgspec.json.decode(row.draining or "{}", type=dict[str, object]) if row is not None else {}
-    if row is None or (row.shards == 1 and row.moved_from is None and not old):
-        return None
-    connection.execute(shards.delete_gone(connection.dialect.name), of | {"ago": -gone})
-    if connection.execute(shards.members(), of).first() is not None:
-        lately = f"in the last {span(gone.total_seconds())}"
-        raise ConfigurationError(f"a process has shared the shards of queue {queue!r} {lately}: stop it first")
-    unsplit = {"of": storable(queue), "shards": 1, "draining": None, "moved_from": None, "move": row.move}
-    connection.execute(shards.change_shards(), unsplit)
-    both = [Shards(queue, count) for count in (row.shards, row.moved_from or 1) if count > 1]
-    left = [f"exchange {each.exchange}, queues {each.names[0]} to {each.names[-1]}" for each in both]
-    return ", ".join([*left, *(f"queue {name}" for name in old if name != queue)])
+            shared.append(SharedName(name, tuple(sorted(types)), has_handled(name), tuple(places.values()), now))
+    return shared
 
 
 def _known(connection: Connection, rows: Iterable[RowMapping]) -> list[KnownHandler]:

@@ -7,15 +7,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from outboxkit.errors.failures import first_line
 from outboxkit.runtime import logs
+from outboxkit.runtime.supervised import supervised
 
+T = TypeVar("T")
+
+FAILED, WRONG_SETTINGS = 1, 2
+"""Exit codes."""
 GIVE_BACK_SECONDS, CANCEL_AGAIN_SECONDS = 3.0, 1.5
 """The time that a cancelled service has to give back its work, and after which it is cancelled once more."""
 LEFT_SECONDS = 1.0
@@ -26,14 +32,14 @@ _left_until = 0.0
 """The end of that last time, by the monotonic clock."""
 
 
-def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
+def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta, cancelled: int = 0) -> int:
     """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
 
     The first signal sets the service's `stop` event, and the service finishes the work in flight. After
     `shutdown_timeout`, or at a second signal, the rest is cancelled: its transaction is rolled back and its messages
     are given back. If that takes longer than a few seconds, as with servers that are silent, their connections just
-    end. Either way that is a clean stop, with code 0. Call it as the process's last act: later signals, which would
-    spoil the exit code, are ignored.
+    end. That is a clean stop, too, with the exit code `cancelled`. Call it as the process's last act: later signals,
+    which would spoil the exit code, are ignored.
     """
     loop, signals = asyncio.new_event_loop(), _Signals()
     executor = ThreadPoolExecutor(thread_name_prefix="outboxkit")
@@ -42,10 +48,15 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
     asyncio.set_event_loop(loop)
     for number in SIGNALS:
         loop.add_signal_handler(number, signals.arrived)
+    if (process := supervised()) is not None:
+        limit = shutdown_timeout.total_seconds() + GIVE_BACK_SECONDS + LEFT_SECONDS
+        process.watch(partial(loop.call_soon_threadsafe, signals.stop.set), seconds=limit)
     gc.collect()
     gc.freeze()  # imported modules stay for ever, so no collection has to look at them again
     try:
-        return _run_to_end(loop, loop.create_task(_supervise(service, signals, shutdown_timeout.total_seconds())))
+        return _run_to_end(
+            loop, loop.create_task(_supervise(service, signals, shutdown_timeout.total_seconds(), cancelled))
+        )
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
@@ -68,14 +79,76 @@ def leave(code: int) -> int:
     return code
 
 
+async def together(
+    parts: Sequence[Callable[[asyncio.Event], Awaitable[T]]], stop: asyncio.Event, *, grace: timedelta | None
+) -> list[T]:
+    """Run the parts of a process beside each other until `stop` is set; returns their results.
+
+    The first part that fails stops the others, and its error is raised. They then have `grace` to finish what is in
+    flight; after that they are cancelled. None means for ever.
+    """
+    ending, failure, failed = asyncio.Event(), asyncio.Event(), list[asyncio.Task[T]]()
+
+    def ended(task: asyncio.Task[T]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            failed.append(task)
+            ending.set()
+            failure.set()
+
+    async def one(part: Callable[[asyncio.Event], Awaitable[T]]) -> T:
+        return await part(ending)
+
+    async def forward() -> None:
+        await stop.wait()
+        ending.set()
+
+    async def limit() -> None:
+        await failure.wait()
+        _, pending = await asyncio.wait(tasks, timeout=None if grace is None else grace.total_seconds())
+        await end_tasks(list(pending))
+
+    tasks = [asyncio.create_task(one(part)) for part in parts]
+    for task in tasks:
+        task.add_done_callback(ended)
+    watchers = [asyncio.create_task(forward()), asyncio.create_task(limit())]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        await end_tasks(tasks)
+        raise
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+    for task in failed:
+        task.result()
+    return [task.result() for task in tasks]
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended, however they do.
+
+    Again after a while: before Python 3.12 `asyncio.wait_for`, which client libraries use, may swallow a cancellation,
+    and a task that repeats something for ever would go on.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        ended, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # marks it as retrieved, else Python logs it
+
+
 class _Signals:
-    """The events that signals set: stop, and then stop at once."""
+    """The events that signals set: the first one stop, the second one stop at once."""
 
     def __init__(self) -> None:
-        self.stop, self.at_once = asyncio.Event(), asyncio.Event()
+        self.stop, self.at_once, self._is_first = asyncio.Event(), asyncio.Event(), True
 
     def arrived(self) -> None:
-        (self.at_once if self.stop.is_set() else self.stop).set()
+        (self.stop if self._is_first else self.at_once).set()
+        self._is_first = False
 
 
 def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int:
@@ -98,7 +171,7 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int
 
 def _end_now(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # its reader has gone
             stream.flush()
     os._exit(code)
 
@@ -120,7 +193,9 @@ def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> Non
     loop.close()
 
 
-async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals: _Signals, grace: float) -> int:
+async def _supervise(
+    service: Callable[[asyncio.Event], Awaitable[int]], signals: _Signals, grace: float, cancelled: int
+) -> int:
     main = asyncio.ensure_future(service(signals.stop))
     await _first_of(main, signals.stop, None)
     await _first_of(main, signals.at_once, grace)
@@ -137,7 +212,7 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals
         logs.logger().warning(
             "what is in hand could not be given back in time, the process ends without that: do the servers answer?"
         )
-    return 0
+    return cancelled
 
 
 async def _first_of(main: asyncio.Future[int], event: asyncio.Event, seconds: float | None) -> None:

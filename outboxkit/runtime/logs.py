@@ -1,22 +1,24 @@
 """The process's log: JSON or lines for people, without payloads, and with foreign text escaped."""
 
 import asyncio
+import io
 import logging
 import sys
 from typing import Any
 
 from outboxkit.errors.failures import printable, traceback_of
 from outboxkit.message import current_handling
+from outboxkit.runtime.supervised import supervised
 
 SILENCED = ("aio_pika", "aiormq", "httpcore", "httpx", "pamqp")
 """Libraries that log nothing: their reports of an outage are in our own line, and some log all headers."""
-LONGEST = 500
+LINE_CHARACTERS = 500
 """The maximum characters of a library's line."""
 _ours: list[Any] = []
 """The processors of our own configuration: with others, the application has configured structlog."""
 
 
-def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
+def configure_log(*, level: str) -> None:
     """Log to standard error: lines for people on a terminal, JSON elsewhere.
 
     Tracebacks have no SQL parameters and no row. If the application has configured structlog, it stays as it is, and
@@ -28,14 +30,14 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
     silence()
     if structlog.is_configured() and not _is_ours():
         return
-    as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
     rendering: list[Any] = [structlog.processors.JSONRenderer()]
-    if as_text:
-        rendering = [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    if sys.stderr.isatty():
+        rendering = [_escape, structlog.dev.ConsoleRenderer(colors=True)]
     number = logging.getLevelNamesMapping()[level.upper()]
     _ours[:] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        _add_number,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.ExceptionRenderer(_traceback),
         *rendering,
@@ -43,9 +45,7 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
     structlog.configure(
         processors=_ours,
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(
-            sys.stderr
-        ),  # one write for each line: processes may share the stream
+        logger_factory=structlog.WriteLoggerFactory(_STDERR),
     )
     logging.lastResort = _Foreign(max(number, logging.INFO))
 
@@ -114,6 +114,13 @@ def unretrieved(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     logger().error("an error that no task awaited", what=context.get("message"), exc_info=context.get("exception"))
 
 
+def _add_number(_: Any, __: str, entry: Any) -> Any:
+    """Add the number of this process, if it is one of several of a command."""
+    if (process := supervised()) is not None:
+        entry["process_number"] = process.number
+    return entry
+
+
 def _traceback(exc_info: Any) -> str:
     error = exc_info[1]
     return traceback_of(error) if error is not None else ""
@@ -130,6 +137,24 @@ def _printable(name: str, value: Any) -> Any:
     return "\n".join(map(printable, value.split("\n"))) if name == "exception" else printable(value)
 
 
+class _StandardError(io.TextIOBase):
+    """Standard error as it is at the moment of a write: a progress bar puts itself below the lines of the log.
+
+    Each line is one write, since several processes may share the stream.
+    """
+
+    def write(self, text: str) -> int:
+        """Write a line."""
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        sys.stderr.flush()
+
+
+_STDERR: Any = _StandardError()
+
+
 class _Foreign(logging.Handler):
     """A handler that logs the first line of a library's record as a line of ours. Further lines may have data."""
 
@@ -140,4 +165,4 @@ class _Foreign(logging.Handler):
         except Exception:  # noqa: BLE001 - a library's wrong format string must not stop the process
             lines = [str(record.msg)]
         log = logger().bind(logger=record.name)
-        log.log(record.levelno, printable(lines[0], LONGEST), exc_info=record.exc_info or None)
+        log.log(record.levelno, printable(lines[0], LINE_CHARACTERS), exc_info=record.exc_info or None)

@@ -1,4 +1,4 @@
-"""Outages: told apart from failures, and waited out. An outage counts against no message."""
+"""Outages, as opposed to failures: they are waited out, and count against no message."""
 
 import asyncio
 import random
@@ -10,11 +10,12 @@ from typing import TypeVar
 from sqlalchemy.exc import DBAPIError, InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from outboxkit import defaults
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError, OutboxkitError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import AWAY, AWAY_CODES, refused_connection, sqlstate_of
+from outboxkit.errors.sqlstates import AWAY, AWAY_CODES, is_handlers_statement, refused_connection, sqlstate_of
 from outboxkit.statements.dialects import DRIVERS
 
 with needs_extra(__name__):
@@ -27,9 +28,6 @@ T = TypeVar("T")
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
-
-REMIND_SECONDS = 60.0
-"""The interval at which an outage is logged again: its first error is often not its cause."""
 
 
 def check_engine_driver(engine: AsyncEngine, worker: str) -> None:
@@ -65,7 +63,7 @@ def what_is_away(error: BaseException | None, *, passing: tuple[str, ...] = ()) 
 def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
     sqlstate = sqlstate_of(error)
     if sqlstate is not None:
-        return sqlstate.startswith((*AWAY, *passing))
+        return sqlstate.startswith((*AWAY, *passing)) and not is_handlers_statement(error)
     if not isinstance(error, OperationalError | InterfaceError):
         return False
     code = getattr(error.orig, "sqlite_errorcode", None)
@@ -82,6 +80,12 @@ def is_refusal(error: BaseException | None) -> bool:
     )
 
 
+def is_cancelled() -> bool:
+    """Whether the current task itself is to end. Else its `CancelledError` is a client library's or a handler's."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def is_unexpected(error: BaseException) -> bool:
     """Whether the error may come from one row, a library or our own code, so that a worker should go on.
 
@@ -89,8 +93,7 @@ def is_unexpected(error: BaseException) -> bool:
     was requested.
     """
     if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is None or not task.cancelling()
+        return not is_cancelled()
     return isinstance(error, Exception) and not isinstance(error, OutboxkitError | ProgrammingError | NotSupportedError)
 
 
@@ -98,20 +101,15 @@ class Outage:
     """Runs steps that need the broker and the database. If one is away, it waits with backoff and runs the step again.
 
     If a peer refuses because of a setting or a right, its error is raised at once at the start. Later it is waited out
-    and told as a refusal, since somebody has taken the right or the password away, and may undo that.
+    and logged as a refusal: an operator has taken the right or the password away, and may undo that.
 
     It logs one line when a peer goes away, one for each minute of the outage with the latest error, and one at its end.
 
     Args:
-        process: the process's name in the log, such as `relay`.
-        queue: the consumer's queue, for the log.
-        destination: the relay's, for the log.
         peer: what the log calls the broker: `destination` if it is an outside system.
         patience: give up after this many seconds of one outage and raise its error; None waits for ever.
         passing: SQLSTATEs that are waited out as well, such as `sqlstates.TRANSIENT`.
         wait: the backoff, as a tenacity wait.
-        sleep: for tests.
-        monotonic: a monotonic clock in seconds, for tests.
     """
 
     def __init__(
@@ -152,30 +150,48 @@ class Outage:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience, or a peer refuses that was
                 never `reached`.
         """
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(self._is_waited_out),
-            stop=stop_any(
-                stop_after_delay(self._patience) if self._patience is not None else stop_never, _Stopped(stop)
-            ),
-            wait=self._wait,
-            sleep=lambda seconds: pause(stop, seconds, self._sleep),
-            before_sleep=lambda state: self.begins(state.outcome.exception() if state.outcome else None),
-            reraise=True,
-        )
-
-        async def attempt() -> T:  # tenacity awaits only functions that are declared async
-            return await step()
-
+        began = time.monotonic()
         try:
-            result: T = await retrying(attempt)
+            try:
+                result = await step()  # without tenacity, whose work costs more than a step that succeeds at once
+            except Exception as error:
+                if not self._is_waited_out(error):
+                    raise
+                result = await self._retry(error, step, stop, seconds=time.monotonic() - began)
         except Exception as error:
-            if self._what(error) is not None and stop.is_set():
+            if (away := self._what(error)) is not None and stop.is_set():
+                self._errors[away] = first_line(error)
                 return None
             if isinstance(error, BrokerUnavailable):
                 error.peer = self._names["broker"]
             raise
-        if not stop.is_set():  # else it may be a step that has asked nobody
+        if not stop.is_set():  # else the step may have reached no server
             self.is_over()
+        return result
+
+    async def _retry(
+        self, first: Exception, step: Callable[[], Awaitable[T]], stop: asyncio.Event, *, seconds: float
+    ) -> T:
+        """The step's result after its first error, which came after so many seconds and counts as an attempt."""
+        errors = [first]
+
+        async def attempt() -> T:  # tenacity awaits only functions that are declared async
+            if errors:
+                raise errors.pop()
+            return await step()
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(self._is_waited_out),
+            stop=stop_any(
+                stop_after_delay(self._patience - seconds) if self._patience is not None else stop_never,
+                _Stopped(stop),
+            ),
+            wait=self._wait,
+            sleep=lambda seconds: sleep_unless_stopped(stop, seconds, self._sleep),
+            before_sleep=lambda state: self.begins(state.outcome.exception() if state.outcome else None),
+            reraise=True,
+        )
+        result: T = await retrying(attempt)
         return result
 
     def reached(self, server: str) -> None:
@@ -202,6 +218,13 @@ class Outage:
         """The latest error of each peer that is away, as far as known. It may be read from another thread."""
         return dict(self._errors)
 
+    @property
+    def words(self) -> str | None:
+        """The first peer that is away, with its latest error; None if all can be reached, as far as known."""
+        return next(
+            (f"the {self._names.get(peer, peer)} was away: {error}" for peer, error in self._errors.items()), None
+        )
+
     def begins(self, error: BaseException | None) -> None:
         """Note an error that shows an outage, and log it unless it was logged lately."""
         away, now = self._what(error), self._monotonic()
@@ -216,14 +239,14 @@ class Outage:
             self._log.warning(f"{name} {state}, waiting", error=first_line(error))
             return
         since, reminders = self._away[away]
-        if now - since >= (reminders + 1) * REMIND_SECONDS:
-            minutes = int((now - since) // REMIND_SECONDS)
+        if now - since >= (reminders + 1) * defaults.REMIND_SECONDS:
+            minutes = int((now - since) // defaults.REMIND_SECONDS)
             self._away[away] = since, minutes
             state = "still refuses this process" if is_refusal(error) else "is still away"
             self._log.warning(f"{name} {state}", minutes=minutes, error=first_line(error))
 
 
-async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:
+async def sleep_unless_stopped(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:
     """Sleep for so many seconds, or until `stop` is set."""
     sleeping = asyncio.ensure_future(sleep(seconds))
     stopping = asyncio.ensure_future(stop.wait())
@@ -239,7 +262,7 @@ async def keep_to_rate(
 ) -> None:
     """Pause if `count` rows in so many seconds are more than `rate` a second allows. None allows any number."""
     if rate is not None and (early := count / rate - seconds) > 0:
-        await pause(stop, early, sleep)
+        await sleep_unless_stopped(stop, early, sleep)
 
 
 class _Stopped(stop_base):

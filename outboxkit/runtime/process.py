@@ -4,24 +4,22 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import URL, event, make_url
 
 from outboxkit import defaults
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
+from outboxkit.database import engines
+from outboxkit.database.session_names import relay_name
 from outboxkit.database.session_settings import set_in_sessions
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.runtime import engines, lifetime, logs
-from outboxkit.runtime.pauses.holding import relay_name
+from outboxkit.runtime import lifetime, logs
 from outboxkit.statements.dialects import DRIVERS
-
-if TYPE_CHECKING:
-    from outboxkit.codec.envelopes.cloudevents import ContentMode
 
 ASYNC_DRIVERS = {backend: f"{backend}+{driver}" for backend, driver in DRIVERS.items()}
 MEMORY = "memory:"
@@ -37,9 +35,13 @@ the middle of a statement, too. In seconds, the last in milliseconds; the URL ma
 acknowledges and does not answer there is `silence`."""
 LOCK_TIMEOUT = "2s"
 """The limit for a table that is being altered; a relay never waits for rows. The ALTER waits for one transaction of the
-relay, and that one would wait for the other one, which waits for the table."""
+relay. That transaction would wait for the relay's second one, which waits for the table."""
 LEAVING = timedelta(seconds=5)
-"""Time for a relay, beside its two publishes, to leave a broker that does not answer and to settle."""
+"""Time for a relay, beside three publishes, to leave a broker that does not answer and to settle.
+
+A batch that is claimed ahead is idle during the publish of the one before, and then during its own. The third is a
+reserve.
+"""
 configure_log = logs.configure_log
 run, leave = lifetime.run, lifetime.leave
 
@@ -82,7 +84,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     )
 
     @event.listens_for(engine.sync_engine, "connect")
-    def _settle(connection: Any, _: Any) -> None:
+    def _configure(connection: Any, _: Any) -> None:
         name_apart(connection.driver_connection)
         read_bounded(connection.driver_connection)
 
@@ -124,7 +126,34 @@ def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEF
     return connections
 
 
-def _sqlite(target: URL) -> AsyncEngine:
+def reader(url: str, *, name: str, pool_size: int, timeout: str) -> AsyncEngine:
+    """An async engine whose transactions read one state of the database and write nothing.
+
+    PostgreSQL ends each of their statements after the timeout. Nothing is set for a whole session, which a pooler may
+    give to others. On SQLite they do not hold up a writer.
+
+    Raises:
+        ConfigurationError: neither PostgreSQL nor SQLite.
+    """
+    target = make_url(url)
+    if (driver := ASYNC_DRIVERS.get(target.get_backend_name(), "")).startswith("sqlite"):
+        reading = _sqlite(target.set(drivername=driver), begin="BEGIN")
+
+        @event.listens_for(reading.sync_engine, "connect")
+        def _only_query(connection: Any, _: Any) -> None:
+            connection.cursor().execute("PRAGMA query_only = ON")
+
+        return reading
+    connections = engine(url, name=name, pool_size=pool_size)
+
+    @event.listens_for(connections.sync_engine, "begin")
+    def _limit(connection: Any) -> None:
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{timeout}'")
+
+    return engines.snapshot(connections)
+
+
+def _sqlite(target: URL, *, begin: str = "BEGIN IMMEDIATE") -> AsyncEngine:
     engine = create_async_engine(target, hide_parameters=True, connect_args={"timeout": engines.SQLITE_BUSY_SECONDS})
 
     @event.listens_for(engine.sync_engine, "do_connect")
@@ -132,7 +161,7 @@ def _sqlite(target: URL) -> AsyncEngine:
         # If aiosqlite cannot open the file it leaves a thread, which later speaks to an event loop that is gone.
         sqlite3.connect(arguments[0], uri=bool(options.get("uri"))).close()
 
-    engines.settle_sqlite(engine.sync_engine)
+    engines.configure_sqlite(engine.sync_engine, begin=begin)
 
     @event.listens_for(engine.sync_engine, "connect")
     def _use_wal(connection: Any, _: Any) -> None:
@@ -142,55 +171,42 @@ def _sqlite(target: URL) -> AsyncEngine:
 
 
 def publisher(
-    url: str, *, exchange: str, timeout: timedelta, cloudevents: "ContentMode | None" = None, source: str = "outboxkit"
+    url: str,
+    *,
+    exchange: str,
+    timeout: timedelta,
+    concurrency: int = defaults.CONCURRENCY,
+    authorization: str | None = None,
+    secret: str | None = None,
 ) -> Publisher:
-    """The publisher for a broker URL, or for the URL of an HTTP destination.
+    """The publisher for a broker URL, or for the URL of an HTTP destination, for which the last three arguments are.
 
     `memory://` is one broker for the whole process, and for no other. An HTTP publisher needs up to twice the timeout.
 
     Raises:
+        ConfigurationError: an HTTP destination, and an argument cannot be used.
         ModuleNotFoundError: an HTTP destination, and httpx is not installed.
     """
     if is_http(url):
-        return http_publisher(url, timeout=timeout, cloudevents=cloudevents, source=source)
+        with needs_extra("an HTTP URL as OUTBOXKIT_BROKER_URL"):
+            from outboxkit.brokers.http import HttpPublisher  # noqa: PLC0415 - httpx is an extra
+        return HttpPublisher(
+            url,
+            timeout=timeout,
+            concurrency=concurrency,
+            authorization=authorization,
+            secret=secret,
+        )
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
     from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
 
-    return RabbitPublisher(url, exchange=exchange, timeout=timeout, cloudevents=cloudevents, source=source)
+    return RabbitPublisher(url, exchange=exchange, timeout=timeout)
 
 
 def is_http(url: str) -> bool:
     """Whether this is the URL of an HTTP destination, which has no queues."""
     return url.lower().startswith(("http://", "https://"))
-
-
-def http_publisher(
-    url: str,
-    *,
-    timeout: timedelta,
-    concurrency: int = defaults.CONCURRENCY,
-    authorization: str | None = None,
-    secret: str | None = None,
-    cloudevents: "ContentMode | None" = None,
-    source: str = "outboxkit",
-) -> Publisher:
-    """The publisher for the URL of an HTTP destination; `HttpPublisher` describes the arguments.
-
-    Raises:
-        ModuleNotFoundError: httpx is not installed.
-    """
-    with needs_extra("an HTTP URL as OUTBOXKIT_BROKER_URL"):
-        from outboxkit.brokers.http import HttpPublisher  # noqa: PLC0415 - httpx is an extra
-    return HttpPublisher(
-        url,
-        timeout=timeout,
-        concurrency=concurrency,
-        authorization=authorization,
-        secret=secret,
-        cloudevents=cloudevents,
-        source=source,
-    )
 
 
 def refuse_http(url: str) -> None:
@@ -226,13 +242,13 @@ def subscriber(
     exchange: str | None,
     topics: Sequence[str | tuple[str, str]],
     prefetch: int = defaults.PREFETCH,
-    delays: Sequence[timedelta] = defaults.DELAYS,
+    delays: Sequence[timedelta] = defaults.RETRY_DELAYS,
     ordered: bool = False,
     share: int = 1,
 ) -> Subscriber:
     """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
 
-    It holds one `share`-th of the bytes that a process may hold unacked.
+    `share` is the number of subscribers among which the process divides the bytes that it may hold unacked.
 
     Raises:
         ConfigurationError: an HTTP destination has no queues.

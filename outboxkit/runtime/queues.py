@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import structlog
 
+from outboxkit import defaults
 from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency
 from outboxkit.errors import ConfigurationError
@@ -13,7 +14,7 @@ from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import QUEUE_LENGTH, ConsumedQueue, Shards
 
-SHARDED_LENGTH = QUEUE_LENGTH - len(".64.63")
+SHARDED_LENGTH = QUEUE_LENGTH - len(".12.11")
 """The longest name of a queue that is split: its shards' names are longer."""
 
 
@@ -34,10 +35,9 @@ def concurrency_of(settings: Settings) -> dict[str, Concurrency]:
     Raises:
         ConfigurationError: there is none.
     """
+    batch = settings.batch_size or defaults.CONSUME_BATCH_SIZE
     return {
-        queue.name: Concurrency(
-            queue.concurrency or settings.concurrency, settings.consume_batch_size, settings.ordered
-        )
+        queue.name: Concurrency(queue.concurrency or settings.concurrency, batch, settings.ordered)
         for queue in consumed_queues(settings)
     }
 

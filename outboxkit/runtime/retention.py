@@ -15,14 +15,17 @@ from sqlalchemy.sql.dml import ReturningDelete
 from outboxkit import schema, statements
 from outboxkit.runtime import urls, window
 from outboxkit.runtime.health import Health
-from outboxkit.runtime.outage import Clock, Outage, Sleep, pause
+from outboxkit.runtime.lifetime import end_tasks
+from outboxkit.runtime.outage import Clock, Outage, Sleep, sleep_unless_stopped
+from outboxkit.runtime.workers import RETENTION, Presence
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import is_server
+from outboxkit.statements.partitions import INBOX
 from outboxkit.telemetry.tables import TableGauges
 
-BATCH_SIZE = 1000
-PAUSE = timedelta(milliseconds=20)
-"""The pause between two batches, in which other transactions proceed."""
+ROWS_AT_ONCE = 1000
+BATCH_DELAY = timedelta(milliseconds=20)
+"""The delay between two batches, in which other transactions proceed."""
 UNPLACED_BEHIND, UNPLACED_AHEAD = timedelta(days=2), timedelta(days=31)
 """The range of days that the inbox's default partition is searched for: behind the retention, and ahead of today."""
 
@@ -37,15 +40,10 @@ class Pruned:
         inbox_days_made: days that have a partition of `outboxkit_inbox` now.
         inbox_days_dropped: days whose inbox rows were deleted, all at once.
         attempts: messages whose counted starts and failures were deleted.
-        dead: dead letters that were deleted.
         dead_open: the number of these that were neither replayed nor discarded.
-        idempotency: requests that were deleted, because their idempotency keys have expired.
-        effects: effects that were deleted.
-        days_made: days ahead that have a partition of `outboxkit_published` now.
         days_dropped: days that were dropped with all their messages.
         published: kept messages that were deleted one by one, because their day had no partition.
         untouched: whether there are kept messages, and no retention for them is set.
-        problems: errors that kept a partition from being changed.
         busy: whether all of the problems are locks, which end by themselves.
     """
 
@@ -71,10 +69,6 @@ class Pruned:
             self.problems.append(changed.problem)
             self.busy = self.busy and changed.busy
         return changed.days
-
-
-Show = Callable[[Pruned], None]
-"""A callback after each step of a round, for a progress bar on a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +109,8 @@ class Retention:
         engine: AsyncEngine,
         periods: Periods,
         *,
-        batch_size: int = BATCH_SIZE,
-        pause: timedelta = PAUSE,
+        batch_size: int = ROWS_AT_ONCE,
+        pause: timedelta = BATCH_DELAY,
         clock: Clock | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -137,33 +131,35 @@ class Retention:
         """The state of this retention, which needs nothing but the database."""
         return Health("retention")
 
-    async def prune(self, show: Show = lambda _: None) -> Pruned:
+    async def prune(self, done: Pruned | None = None) -> Pruned:
         """Delete rows that are old enough, and on PostgreSQL create the partitions of the days ahead.
+
+        The totals are added to `done`, batch by batch, and returned.
 
         Raises:
             SchemaError: the tables are missing or old.
             ConfigurationError: a pooler in transaction mode is in front of the database.
         """
-        done = Pruned()
+        done = done or Pruned()
         await schema.check_worker(self._engine)
         async with self._engine.connect() as connection:
             now = self._clock() if self._clock is not None else await partitions.clock(connection)
         async with self._alone() as done.alone:
             if done.alone:
-                await self._prune(done, now, show)
+                await self._prune(done, now)
         return done
 
-    async def _prune(self, done: Pruned, now: datetime, show: Show) -> None:
+    async def _prune(self, done: Pruned, now: datetime) -> None:
         """Effects go first, while the inbox still tells what was handled."""
         dialect, of = self._engine.dialect.name, statements.published
         before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
-        await self._delete(done, "effects", show, lambda limit: of.prune_effects(dialect, before, limit))
-        await self._prune_inbox(done, now, before, show)
-        await self._prune_dead(done, now, show)
+        await self._delete(done, "effects", lambda limit: of.prune_effects(dialect, before, limit))
+        await self._prune_inbox(done, now, before)
+        await self._prune_dead(done, now)
         async with self._engine.begin() as connection:
             await connection.execute(statements.activity.prune_handlers(before))
-        await self._delete(done, "idempotency", show, lambda limit: of.prune_idempotency(dialect, now, limit))
-        await self._prune_published(done, now, show)
+        await self._delete(done, "idempotency", lambda limit: of.prune_idempotency(dialect, now, limit))
+        await self._prune_published(done, now)
 
     async def run(self, stop: asyncio.Event, *, interval: timedelta) -> None:
         """Prune now and then again after each interval, until `stop` is set. Outages are waited out."""
@@ -172,12 +168,19 @@ class Retention:
         tables = TableGauges(self._engine)
         await outage.ride_out(tables.open, stop)
         outage.reached("database")
-        with tables.observed():
-            while not stop.is_set():
-                done = await outage.ride_out(self.prune, stop)
-                if done is not None:
-                    self._report(done)
-                await pause(stop, interval.total_seconds())
+        present = asyncio.create_task(Presence(self._engine, RETENTION).run())
+        try:
+            with tables.observed():
+                await self._repeat(outage, stop, interval)
+        finally:
+            await end_tasks([present])
+
+    async def _repeat(self, outage: Outage, stop: asyncio.Event, interval: timedelta) -> None:
+        while not stop.is_set():
+            done = await outage.ride_out(self.prune, stop)
+            if done is not None:
+                self._report(done)
+            await sleep_unless_stopped(stop, interval.total_seconds())
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[bool]:
@@ -194,22 +197,21 @@ class Retention:
                 if alone:
                     await connection.execute(statements.published.release_prune_lock())
 
-    async def _prune_inbox(self, done: Pruned, now: datetime, before: datetime, show: Show) -> None:
+    async def _prune_inbox(self, done: Pruned, now: datetime, before: datetime) -> None:
         """Expired days are dropped first; partitions are then created only for rows that must stay."""
         dialect = self._engine.dialect.name
         async with self._engine.connect() as connection:
-            dropped = await partitions.drop_before(connection, before, partitions.INBOX)
+            dropped = await partitions.drop_before(connection, before, INBOX)
         done.note(dropped)
         done.inbox_days_dropped = dropped.emptied
-        show(done)
-        await self._delete(done, "inbox", show, lambda limit: statements.inbox.prune_inbox(dialect, before, limit))
-        await self._delete(done, "attempts", show, lambda limit: statements.inbox.prune_attempts(before, limit))
+        await self._delete(done, "inbox", lambda limit: statements.inbox.prune_inbox(dialect, before, limit))
+        await self._delete(done, "attempts", lambda limit: statements.inbox.prune_attempts(before, limit))
         async with self._engine.connect() as connection:
-            done.inbox_days_made = done.note(await partitions.make_ahead(connection, partitions.INBOX, now))
+            done.inbox_days_made = done.note(await partitions.make_ahead(connection, INBOX, now))
             first, last = before - UNPLACED_BEHIND, now + UNPLACED_AHEAD
             done.inbox_days_made += done.note(await partitions.make_behind(connection, first, last))
 
-    async def _prune_dead(self, done: Pruned, now: datetime, show: Show) -> None:
+    async def _prune_dead(self, done: Pruned, now: datetime) -> None:
         if self._periods.dead is None:
             return
         before, deleted = now - self._periods.dead, self._batch_size
@@ -220,10 +222,9 @@ class Retention:
             deleted = len(resolutions)
             done.dead += deleted
             done.dead_open += sum(resolution is None for resolution in resolutions)
-            show(done)
             await self._pause_after(deleted)
 
-    async def _prune_published(self, done: Pruned, now: datetime, show: Show) -> None:
+    async def _prune_published(self, done: Pruned, now: datetime) -> None:
         if self._periods.published is None:
             async with self._engine.connect() as connection:
                 done.untouched = (await connection.execute(statements.published.any_published())).first() is not None
@@ -232,19 +233,17 @@ class Retention:
         async with self._engine.connect() as connection:
             done.days_made = done.note(await partitions.make_ahead(connection, now=now))
             done.days_dropped = done.note(await partitions.drop_before(connection, before))
-        show(done)
         await self._delete(
-            done, "published", show, lambda limit: statements.published.prune_published(dialect, before, limit)
+            done, "published", lambda limit: statements.published.prune_published(dialect, before, limit)
         )
 
-    async def _delete(self, done: Pruned, counter: str, show: Show, statement: Callable[[int], Delete]) -> None:
+    async def _delete(self, done: Pruned, counter: str, statement: Callable[[int], Delete]) -> None:
         """Delete in batches, each in a transaction of its own, and add their rows to one of the counters of `done`."""
         deleted = self._batch_size
         while deleted == self._batch_size:
             async with self._engine.begin() as connection:
                 deleted = (await connection.execute(statement(self._batch_size))).rowcount
             setattr(done, counter, getattr(done, counter) + deleted)
-            show(done)
             await self._pause_after(deleted)
 
     async def _pause_after(self, deleted: int) -> None:

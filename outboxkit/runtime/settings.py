@@ -1,31 +1,28 @@
 """Settings from `OUTBOXKIT_*`: read once by a process, checked at once, and never printing a password."""
 
 import re
-from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from outboxkit import defaults
-from outboxkit.compression import INFLATED_LIMIT, MAX_MESSAGE_BYTES
+from outboxkit.codec.compression import INFLATED_LIMIT
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import ATTEMPTS_LIMIT
 from outboxkit.runtime import environment, urls
 from outboxkit.runtime.environment import FILE, PREFIX, variable
-from outboxkit.runtime.sources import MOST_AT_ONCE, MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
+from outboxkit.runtime.sources import BUCKETS, MOST_AT_ONCE, Binding, ConsumedQueue, parse_bindings, parse_queues
 
 with needs_extra(__name__):
-    from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+    from pydantic import BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
     from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-LONGEST = timedelta(days=36_500)
-_SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-_HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
+LONGEST_DURATION = timedelta(days=36_500)
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 _LIMITS = (("ge", "from"), ("le", "to"))
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
@@ -41,8 +38,8 @@ def parse_duration(text: object) -> timedelta:
         return text
     match = _DURATION.fullmatch(str(text).strip())
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0
-    if not 0 < seconds <= LONGEST.total_seconds():
-        raise ValueError(f"{_DURATION_HINT} is accepted, longer than nothing and up to {LONGEST.days}d")
+    if not 0 < seconds <= LONGEST_DURATION.total_seconds():
+        raise ValueError(f"{_DURATION_HINT} is accepted, longer than nothing and up to {LONGEST_DURATION.days}d")
     return timedelta(seconds=seconds)
 
 
@@ -57,24 +54,26 @@ def _parse_names(text: object) -> object:
     return names
 
 
-def _parse_switch(text: object) -> object:
-    if isinstance(text, str):
-        if text.lower() not in _SWITCH:
-            raise ValueError("true or false is accepted")
-        return _SWITCH[text.lower()]
-    return text
-
-
 def _lowered(text: object) -> object:
     return text.lower() if isinstance(text, str) else text
 
 
 ListensOn = Annotated[urls.ListenAddress, NoDecode, BeforeValidator(urls.parse_address)]
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-Queues = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(parse_queues), Field(min_length=1)]
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_names)]
+QueueList = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(parse_queues), Field(min_length=1)]
+NameList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_names)]
 Bindings = Annotated[tuple[Binding, ...], NoDecode, BeforeValidator(parse_bindings), Field(min_length=1)]
 Delays = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_delays), Field(min_length=1)]
+
+
+_CHECKS: Mapping[str, Callable[[str], object]] = {
+    "database_url": urls.check_database,
+    "broker_url": urls.check_broker,
+    "management_url": urls.check_management,
+    "http_authorization": urls.check_authorization,
+    "http_secret": urls.signing_key,
+}
+"""The checks of the secrets. Their errors show nothing of one."""
 
 
 class Settings(BaseSettings):
@@ -84,8 +83,8 @@ class Settings(BaseSettings):
 
     database_url: SecretStr = Field(description="postgresql+psycopg://… or sqlite:///…")
     broker_url: SecretStr = Field(
-        SecretStr("amqp://guest:guest@localhost:5672/"),
-        description="amqp:// or amqps://; a relay's also https://",
+        SecretStr(defaults.BROKER_URL),
+        description="amqp://… or amqps://…",
     )
     management_url: SecretStr | None = Field(
         None, description="RabbitMQ's management API, for doctor: http://user:password@host:15672"
@@ -93,49 +92,42 @@ class Settings(BaseSettings):
     exchange: str = Field(
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
     )
-    queue: Queues | None = Field(None, description="a queue to consume; NAME:2 for two at once")
-    bind: Bindings | None = Field(None, description="EXCHANGE:KEY, a further binding of the queue")
-    declare: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
-        default=True, description="declare the queue, or take it as it is"
-    )
-    readers: Names | None = Field(None, description="of foreign envelopes: cloudevents, or MODULE:NAME of your own")
+    queue: QueueList | None = Field(None, description="a queue to consume, may be repeated; NAME:2 handles two at once")
+    bind: Bindings | None = Field(None, description="take messages of this exchange and routing key, too")
+    declare: bool = Field(default=True, description="declare the queue, or take it as it is")
+    readers: NameList | None = Field(None, description="read messages of other systems: cloudevents, or MODULE:NAME")
+    ignore: NameList | None = Field(None, description="types that need no handler, such as partner.*")
     destination: str = Field(
-        DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
+        DEFAULT_DESTINATION,
+        min_length=1,
+        max_length=255,
+        description="the system that messages are for; `default` is the broker",
     )
-    cloudevents: Literal["binary", "structured"] | None = Field(
-        None, description="messages are CloudEvents in this mode"
-    )
-    cloudevents_source: str = Field("outboxkit", min_length=1, max_length=255, description="the source of CloudEvents")
     http_authorization: SecretStr | None = Field(None, description="Authorization header for an HTTP destination")
     http_secret: SecretStr | None = Field(None, description="signs requests to an HTTP destination: whsec_…")
-    batch_size: int = Field(defaults.BATCH_SIZE, ge=1, le=10_000, description="rows claimed at once, at most")
+    batch_size: int | None = Field(None, ge=1, le=10_000, description="messages in a transaction, at most")
     publish_timeout: Duration = Field(defaults.PUBLISH_TIMEOUT, description="how long a batch waits for confirms")
     concurrency: int = Field(defaults.CONCURRENCY, ge=1, le=MOST_AT_ONCE, description="messages in work at once")
-    consume_batch_size: int = Field(
-        defaults.CONSUME_BATCH_SIZE, ge=1, le=10_000, description="deliveries in a transaction, at most"
-    )
-    ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
-        default=False, description="messages of a key one after the other"
-    )
-    shards: int | None = Field(
-        None, ge=1, le=MOST_SHARDS, description="queues that share the work of an ordered one, by key"
-    )
+    ordered: bool = Field(default=False, description="handle the messages of a key one after the other")
+    shards: int | None = Field(None, ge=1, le=BUCKETS, description="split an --ordered queue into so many, by key")
     max_attempts: int = Field(
         defaults.ATTEMPTS, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter"
     )
     max_message_bytes: int = Field(
-        MAX_MESSAGE_BYTES, ge=1024, le=INFLATED_LIMIT, description="the largest payload that handlers get, inflated"
+        defaults.MAX_MESSAGE_BYTES,
+        ge=1024,
+        le=INFLATED_LIMIT,
+        description="the largest payload that handlers get, inflated",
     )
     published_retention: Duration | None = Field(None, description="how long published messages are kept")
-    inbox_retention: Duration = Field(defaults.RETENTION, description="how long the inbox remembers")
+    inbox_retention: Duration = Field(defaults.INBOX_RETENTION, description="how long the inbox remembers")
     dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
-    retry_delays: Delays = Field(defaults.DELAYS, description="before each next attempt, such as 1s,10s,1m")
+    retry_delays: Delays = Field(defaults.RETRY_DELAYS, description="before each next attempt, such as 1s,10s,1m")
     admin_port: ListensOn | None = Field(None, description="[HOST:]PORT of metrics and health")
     shutdown_timeout: Duration = Field(timedelta(seconds=25), description="how long a stop may take")
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = Field(
         "info", description="debug, info, warning or error"
     )
-    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: JSON without a terminal")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -146,37 +138,11 @@ class Settings(BaseSettings):
                 raise ValueError("text in UTF-8, without NUL, is accepted")
         return value
 
-    @field_validator("database_url")
+    @field_validator(*_CHECKS)
     @classmethod
-    def _check_database_url(cls, value: SecretStr) -> SecretStr:
-        urls.check_database(value.get_secret_value())
-        return value
-
-    @field_validator("broker_url")
-    @classmethod
-    def _check_broker_url(cls, value: SecretStr) -> SecretStr:
-        urls.check_broker(value.get_secret_value())
-        return value
-
-    @field_validator("management_url")
-    @classmethod
-    def _check_management_url(cls, value: SecretStr | None) -> SecretStr | None:
+    def _check_secret(cls, value: SecretStr | None, about: ValidationInfo) -> SecretStr | None:
         if value is not None:
-            urls.check_management(value.get_secret_value())
-        return value
-
-    @field_validator("http_authorization")
-    @classmethod
-    def _check_authorization(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and _HEADER.fullmatch(value.get_secret_value()) is None:
-            raise ValueError("the value of a header is accepted, such as Bearer …: one line of visible ASCII")
-        return value
-
-    @field_validator("http_secret")
-    @classmethod
-    def _check_secret(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not _is_signing_secret(value.get_secret_value()):
-            raise ValueError("whsec_ and 24 to 64 bytes in base64 is accepted, as Standard Webhooks has it")
+            _CHECKS[str(about.field_name)](value.get_secret_value())
         return value
 
     @field_validator("retry_delays")
@@ -187,44 +153,12 @@ class Settings(BaseSettings):
         return value
 
 
-def _is_signing_secret(text: str) -> bool:
-    try:
-        key = b64decode(text.removeprefix("whsec_"), validate=True)
-    except ValueError:
-        return False
-    return text.startswith("whsec_") and 24 <= len(key) <= 64
-
-
 SECRETS = frozenset(
     name
     for name, field in Settings.model_fields.items()
     if SecretStr in (field.annotation, *get_args(field.annotation))
 )
 """Settings whose values are never shown, and may stand in a file that `OUTBOXKIT_…_FILE` names."""
-
-
-def without_secrets(settings: Settings) -> dict[str, object]:
-    """The settings as texts and numbers that may be shown: of a URL its address, of a secret only that it is set."""
-    return {name: _shown(name, value) for name, value in settings}
-
-
-def _duration_text(value: timedelta) -> str:
-    """The duration as it is accepted, in the largest unit of which it is a whole number."""
-    milliseconds = round(value.total_seconds() * 1000)
-    sizes = ((unit, round(seconds * 1000)) for unit, seconds in reversed(_UNITS.items()))
-    return next(f"{milliseconds // size}{unit}" for unit, size in sizes if milliseconds % size == 0)
-
-
-def _shown(name: str, value: object) -> object:
-    if isinstance(value, SecretStr):
-        return urls.shown(value.get_secret_value()) if name in ("database_url", "broker_url") else "set"
-    if isinstance(value, timedelta):
-        return _duration_text(value)
-    if isinstance(value, urls.ListenAddress):
-        return str(value)
-    if isinstance(value, ConsumedQueue | Binding):
-        return asdict(value)
-    return [_shown(name, each) for each in value] if isinstance(value, tuple) else value
 
 
 def load(options: Mapping[str, Any] | None = None) -> Settings:
@@ -275,6 +209,8 @@ def _accepted(problem: Any) -> str:
     kind, bounds = problem["type"], problem.get("ctx", {})
     if kind == "literal_error":
         return f"{bounds['expected']} is accepted"
+    if kind.startswith("bool_"):
+        return "true or false is accepted"
     if kind.startswith("int_") or kind in ("greater_than_equal", "less_than_equal"):
         limits = Settings.model_fields[str(problem["loc"][0])].metadata
         parts = [(word, getattr(each, name)) for name, word in _LIMITS for each in limits if hasattr(each, name)]
@@ -286,7 +222,11 @@ def _explain(problem: Any, values: Mapping[str, Any], named: Mapping[str, str]) 
     name = str(problem["loc"][0])
     shown = named.get(name, variable(name))
     if problem["type"] == "missing":
-        return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names"
+        is_embedded = name == "database_url" and Path(defaults.EMBEDDED_FILE).exists()
+        hint = (
+            f". The messages of `outboxkit run` are in sqlite:///{defaults.EMBEDDED_FILE} here" if is_embedded else ""
+        )
+        return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names{hint}"
     raw: Any = values[name] if name in values else environment.variables().get(variable(name), problem["input"])
     raw = ",".join(map(str, raw)) if isinstance(raw, list) else raw
     what = "" if name in SECRETS else f" is {raw!r}"

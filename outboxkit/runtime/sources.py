@@ -14,7 +14,6 @@ class ConsumedQueue:
     """A queue that a consumer reads.
 
     Attributes:
-        name: the queue's name.
         concurrency: the number of its messages that are handled at once; None means the setting `concurrency`.
     """
 
@@ -38,12 +37,13 @@ class ConsumedQueue:
         return cls(match[1], number)
 
 
-MOST_SHARDS = 64
+BUCKETS = 12
+"""The buckets of keys. Each belongs to one shard, so that there are no more shards: decision 44 says why 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The queues among which an exchange divides the messages of one ordered queue, by their keys.
+    """The queues among which an exchange divides the messages of one ordered queue, by the buckets of their keys.
 
     Attributes:
         queue: the queue that is split. Messages that are published to it by its name stay in it.
@@ -64,6 +64,11 @@ class Shards:
         return f"{self.queue}.{self.count}"
 
     @property
+    def rest(self) -> str:
+        """The exchange that brings messages without a bucket to the first shard; it has that shard's name."""
+        return self.names[0]
+
+    @property
     def consumed(self) -> tuple[str, ...]:
         """The queues to consume: the shards and, for what was published to it by its name, the queue itself."""
         return (*self.names, self.queue) if self.count > 1 else self.names
@@ -74,7 +79,6 @@ class Binding:
     """A binding of a queue to an exchange, beside those for the handlers' types.
 
     Attributes:
-        exchange: the exchange, which is not declared.
         key: the routing key, which may be empty.
         queue: the queue; None means the only one of the process.
     """

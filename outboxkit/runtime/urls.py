@@ -1,6 +1,10 @@
-"""URLs of databases and brokers, and addresses to listen on: which are accepted, and which parts may be printed."""
+"""URLs of databases and brokers, credentials of HTTP destinations, and addresses to listen on.
+
+Which of them are accepted, and which parts may be printed.
+"""
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -65,7 +69,7 @@ def check_broker(text: str) -> None:
     each = [url.strip() for url in text.split(",")]
     scheme, separator, _ = each[0].partition("://")
     if separator and scheme in _HTTP:
-        _check_http(text)
+        check_http(text)
         return
     if not separator or scheme not in ("amqp", "amqps", "memory"):
         raise ValueError(
@@ -124,10 +128,15 @@ def check_management(url: str) -> None:
     """
     if not url.lower().startswith(tuple(f"{scheme}://" for scheme in _HTTP)):
         raise ValueError("http://user:password@host:15672 or https://… is accepted")
-    _check_http(url)
+    check_http(url)
 
 
-def _check_http(url: str) -> None:
+def check_http(url: str) -> None:
+    """Validate the URL of an HTTP destination.
+
+    Raises:
+        ValueError: it cannot be used; the text has no part that may be secret.
+    """
     accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
     if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):
         raise ValueError(f"{accepted}; this is not such a URL")
@@ -135,11 +144,41 @@ def _check_http(url: str) -> None:
         raise ValueError(f"{accepted}; {ESCAPED}")
     try:
         parts = urlsplit(url)
-        is_usable = bool(parts.hostname) and (parts.port is None or parts.port > 0) and "#" not in url
+        is_http = parts.scheme in _HTTP and bool(parts.hostname)
+        is_usable = is_http and (parts.port is None or parts.port > 0) and "#" not in url
     except ValueError:
         is_usable = False
     if not is_usable:
         raise ValueError(accepted)
+
+
+_HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
+_SIGNING = "whsec_"
+
+
+def check_authorization(value: str) -> None:
+    """Validate the `Authorization` header for an HTTP destination.
+
+    Raises:
+        ValueError: it cannot be a header. The text does not show it.
+    """
+    if _HEADER.fullmatch(value) is None:
+        raise ValueError("the value of a header is accepted, such as Bearer …: one line of printable ASCII")
+
+
+def signing_key(secret: str) -> bytes:
+    """The bytes of a secret with which requests are signed, from `whsec_` and their base64.
+
+    Raises:
+        ValueError: it is not such a secret. The text does not show it.
+    """
+    try:
+        key = b64decode(secret.removeprefix(_SIGNING), validate=True)
+    except ValueError:
+        key = b""
+    if not secret.startswith(_SIGNING) or not 24 <= len(key) <= 64:
+        raise ValueError(f"{_SIGNING} and 24 to 64 bytes in base64 is accepted, as Standard Webhooks has it")
+    return key
 
 
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):)?(?P<port>[0-9]{1,5})")
@@ -226,6 +265,8 @@ def _is_ambiguous_database(url: str) -> bool:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         return url.count("@") > 1
+    if parsed.username is not None and "?" in url.partition("@")[0]:
+        return True  # an `@` behind the ? has made a user of what stands before it
     names = [pair.partition("=")[0] for pair in url.partition("?")[2].split("&")]
     parts = (parsed.host, *names) if parsed.get_backend_name() == "sqlite" else (parsed.host, parsed.database, *names)
     return any("@" in part for part in parts if part)

@@ -1,6 +1,6 @@
 """The window in which a duplicate is provably caught: when a delivery is stale, and when its inbox row may go. Pure.
 
-The rule and its proof are in `docs/explanation/dedup-window.md`. Every time here is by the database's clock.
+The rule and its proof are in `docs/how-to/choose-retention.md`. Every time here is by the database's clock.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ SAFETY_FACTOR = 2
 """The factor by which the retention should exceed the longest time that retries can take."""
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""The allowance for clocks that differ, if nobody says otherwise. Consumers and retention must have the same."""
+"""The allowance for clocks that differ, by default. Consumers and retention must have the same."""
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
@@ -36,6 +36,12 @@ def is_too_old(moment: datetime | None, *, now: datetime, retention: timedelta, 
     return moment is not None and now - moment > retention - skew
 
 
+def lowest_id(moment: datetime) -> str:
+    """The lowest UUIDv7 of the millisecond behind this moment: those of later ones are above it, as texts."""
+    milliseconds = f"{max(0, int(moment.timestamp() * 1000) + 1):012x}"
+    return f"{milliseconds[:8]}-{milliseconds[8:]}-7000-8000-000000000000"
+
+
 def forget_before(now: datetime, *, retention: timedelta, skew: timedelta) -> datetime:
     """The time before which a processed message's inbox row may be forgotten."""
     age = retention + skew
@@ -51,7 +57,7 @@ def needed(delays: Sequence[timedelta], max_attempts: int, skew: timedelta) -> t
 
 
 def recommended(delays: Sequence[timedelta], max_attempts: int, skew: timedelta) -> timedelta:
-    """The recommended minimum of the retention: the longest retry window times the safety factor."""
+    """The recommended minimum of the retention: the longest retry window and the skew, times the safety factor."""
     return SAFETY_FACTOR * needed(delays, max_attempts, skew)
 
 

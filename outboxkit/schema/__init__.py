@@ -5,7 +5,7 @@ The version tells which migrations ran. A partition, a column or the trigger may
 
 import re
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 from sqlalchemy import DDL, Connection, inspect
@@ -16,7 +16,14 @@ from outboxkit.database import pooler
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import NO_RIGHT, is_missing_column, is_missing_table, is_refused_row, sqlstate_of
+from outboxkit.errors.sqlstates import (
+    NO_RIGHT,
+    ROLE,
+    is_missing_column,
+    is_missing_table,
+    is_refused_row,
+    sqlstate_of,
+)
 from outboxkit.statements.dialects import NEWEST, OLDEST, is_server
 from outboxkit.tables import attempt, idempotency, inbox, metadata, outbox, published
 from outboxkit.tables.postgresql import (
@@ -38,8 +45,6 @@ class Part:
 
     Attributes:
         kind: `table`, `column`, `partition` (the one called `default`), `index` or `trigger`.
-        table: the table's name.
-        name: the part's own name.
     """
 
     kind: str
@@ -233,8 +238,6 @@ _DENIED = re.compile(r"(?:permission denied for|must be owner of) (?P<kind>\w+) 
 _OWNER = "must be owner"
 _OF_WORKERS = (inbox.name, attempt.name)
 """Tables that a consumer writes for itself. A right on another one may be missing for one handler alone."""
-ROLE = "role "
-"""The beginning of the note by which an error of a missing right names the role."""
 
 
 def cure_of(error: DBAPIError) -> str | None:
@@ -246,9 +249,21 @@ def cure_of(error: DBAPIError) -> str | None:
     if is_missing_table(error):
         return (
             "refused, as a table of outboxkit is missing: run `outboxkit migrate`, which creates the tables or names "
-            "what is gone. If they are in a schema of their own, the URL must name it"
+            "what is gone, or `outboxkit run`, which creates them. If they are in a schema of their own, the URL must "
+            "name it"
         )
     return "refused, as its tables are older than this outboxkit: run `outboxkit migrate`, which upgrades them"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Add to an error that names a missing table, column or right what cures it."""
+    try:
+        yield
+    except DBAPIError as error:
+        if (cure := cure_of(error)) is not None:
+            error.add_note(f"outboxkit: the database {cure}")
+        raise
 
 
 def _cure_of_right(error: DBAPIError) -> str | None:

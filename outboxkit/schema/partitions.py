@@ -16,10 +16,8 @@ from outboxkit.database.sqlalchemy_asyncio import AsyncConnection
 from outboxkit.errors.sqlstates import LOCKED, NO_RIGHT, TAKEN, sqlstate_of
 from outboxkit.statements import partitions as sql
 from outboxkit.statements.dialects import is_server
-from outboxkit.statements.partitions import PartitionedTable
+from outboxkit.statements.partitions import INBOX, PUBLISHED, PartitionedTable
 
-PUBLISHED = sql.PUBLISHED
-INBOX = sql.INBOX
 DAYS_AHEAD = 7
 DAY = timedelta(days=1)
 AT_ONCE = 10
@@ -65,11 +63,8 @@ async def prepare_partitions(
         connection: outside a transaction. On SQLite nothing is done.
         partitioned: the table: `PUBLISHED` or `INBOX`.
         now: for tests; None means the database's clock.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: the database is away.
     """
-    import structlog  # noqa: PLC0415 - slow to import, and commands that look at a clock alone do without
+    import structlog  # noqa: PLC0415 - slow to import, and commands that only read the clock do without
 
     changed = await make_ahead(connection, partitioned, now)
     log = structlog.get_logger("outboxkit")
@@ -101,9 +96,6 @@ async def make_behind(connection: AsyncConnection, first: datetime, last: dateti
     """Create partitions of the inbox for at most ten of these days that have UUIDv7 ids in the default partition.
 
     Their rows move. Rows outside these days stay, and are deleted one by one.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: the database is away.
     """
     changed, day, end = Changed(), _day(first), _day(last)
     while is_server(connection.dialect.name) and changed.problem is None and len(changed.days) < AT_ONCE:
@@ -125,9 +117,6 @@ async def drop_before(
     A day of the inbox is dropped only if every row of it was processed before this time, too. It is emptied first,
     under a lock of its own; so its space is free even if a transaction that uses the table stays open. Only partitions
     that `make_ahead` has named are dropped.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: the database is away.
     """
     changed = Changed()
     if not is_server(connection.dialect.name):
@@ -229,8 +218,7 @@ async def _execute(connection: AsyncConnection, *ddl: DDL) -> None:
 async def _find(connection: AsyncConnection, partitioned: PartitionedTable) -> _Partitions:
     rows = (await connection.execute(sql.attached(partitioned))).all()
     schema, owner = rows[0][:2] if rows else ("", "")
-    days = (partitioned.day_of(row[3]) for row in rows if row[3] is not None and row[2] == schema)
-    return _Partitions(schema, owner, frozenset(day for day in days if day is not None))
+    return _Partitions(schema, owner, frozenset(partitioned.days_of(row for row in rows if row[2] == schema)))
 
 
 def _day(moment: datetime) -> date:

@@ -1,4 +1,4 @@
-"""Every SQL statement that outboxkit runs on its tables, as small named functions, a module for each concept.
+"""Every SQL statement that the core runs on its tables, as small named functions, a module for each concept.
 
 Plain SQL of each is kept beside the tests (`tests/unit/sql/`). A docstring names the index that the statement relies
 on and the locks it takes; a test explains the plans on PostgreSQL.
@@ -9,21 +9,18 @@ from outboxkit.statements import (
     claim,
     dead,
     dialects,
-    doctor,
     effects,
     idempotency,
     inbox,
     notifier,
-    operations,
     partitions,
+    pauses,
     published,
-    reconciliation,
-    resolve,
     server,
     settle,
     shards,
     status,
-    trace,
+    workers,
     write,
 )
 
@@ -32,20 +29,17 @@ __all__ = [
     "claim",
     "dead",
     "dialects",
-    "doctor",
     "effects",
     "idempotency",
     "inbox",
     "notifier",
-    "operations",
     "partitions",
+    "pauses",
     "published",
-    "reconciliation",
-    "resolve",
     "server",
     "settle",
     "shards",
     "status",
-    "trace",
+    "workers",
     "write",
 ]

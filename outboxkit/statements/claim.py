@@ -108,9 +108,9 @@ def predecessors(dialect: str) -> Select[Any]:
     which another relay has. `held_at` and `due_at` are of a held one, `parked_at` of a parked dead letter. All of it is
     one snapshot, so that a message that moves from one table to the other is seen in one of them.
 
-    Parameters: destination; keys; own_positions (of this relay's batches); on PostgreSQL also last_positions (for each
-    key its last position in the batch) and floor. On SQLite one transaction at a time has every row, so no ready row
-    can be a predecessor.
+    Parameters: destination; keys; own_positions (of this relay's batches); last_positions (for each key its last
+    position in the batch) and floor, which are for ready rows. On SQLite one transaction at a time has every row, so no
+    ready row can be a predecessor, and neither is read.
 
     Own positions are a subquery, which is hashed in any plan. `!= ALL(...)` would compare each row with each of them.
 

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Dialect,
+    Double,
     Integer,
     Interval,
     Select,
@@ -21,7 +22,9 @@ from sqlalchemy import (
     TypeDecorator,
     any_,
     bindparam,
+    cast,
     column,
+    extract,
     func,
     literal_column,
     select,
@@ -45,18 +48,13 @@ def is_server(dialect: str) -> bool:
 
 
 def has_one_writer(dialect: str) -> bool:
-    """Whether the database is a file: one transaction at a time writes, so that nobody else has a row meanwhile."""
+    """Whether the database is a file: one transaction at a time writes, so that no other one holds a row meanwhile."""
     return dialect == "sqlite"
 
 
 def snapshot_options(dialect: str) -> dict[str, Any]:
     """Execution options of a connection that reads everything as of one moment, and writes nothing; none for a file."""
     return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True} if is_server(dialect) else {}
-
-
-def moves_rows(dialect: str) -> bool:
-    """Whether one statement can delete rows here and insert them there; if not, a delete follows the insert."""
-    return is_server(dialect)
 
 
 def digest(dialect: str, payload: ColumnElement[bytes]) -> ColumnElement[Any]:
@@ -102,6 +100,15 @@ def latest_of(dialect: str, first: ColumnElement[Any], *others: ColumnElement[An
     if has_one_writer(dialect):
         return func.max(first, *(func.coalesce(other, first) for other in others))
     return func.greatest(first, *others)
+
+
+def seconds_between(
+    dialect: str, first: ColumnElement[datetime], last: ColumnElement[datetime]
+) -> ColumnElement[float]:
+    """The seconds from one moment to another."""
+    if has_one_writer(dialect):
+        return (func.julianday(last) - func.julianday(first)) * literal_column("86400.0")
+    return cast(extract("epoch", last - first), Double)
 
 
 def _time(dialect: str, now: ColumnElement[Any], later: ColumnElement[Any] | None) -> ColumnElement[Any]:
@@ -193,6 +200,14 @@ def by_bytes(dialect: str, text: ColumnElement[str]) -> ColumnElement[str]:
 def row_id(dialect: str) -> ColumnElement[Any]:
     """A row's place in its table, until it is changed. A condition on the key might make the planner read it all."""
     return literal_column("rowid", Integer) if has_one_writer(dialect) else literal_column("ctid")
+
+
+def set_locally(**settings: str) -> Select[Any]:
+    """Give this transaction settings of PostgreSQL."""
+    locally: ColumnElement[Any] = literal_column("true")
+    return select(
+        *(func.set_config(*(literal_column(f"'{text}'") for text in pair), locally) for pair in settings.items())
+    )
 
 
 def among_found(dialect: str, candidate: ColumnElement[Any], query: Select[Any]) -> ColumnElement[bool]:

@@ -11,10 +11,9 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     ColumnElement,
-    Delete,
     Integer,
     Select,
-    Update,
+    String,
     and_,
     bindparam,
     case,
@@ -32,10 +31,10 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
 from outboxkit.statements.dialects import insert_into, interval, statement_time
-from outboxkit.tables import UtcDateTime, idempotency
+from outboxkit.tables import UtcDateTime, idempotency, readable
 
 _KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
 _THIS = and_(*(each == bindparam(f"at_{each.name}", type_=each.type) for each in _KEY))
@@ -116,20 +115,23 @@ def held_locks() -> Select[Any]:
 
 
 @cache
-def keep_steps(dialect: str) -> Update:
-    """Store a run's finished steps and extend its lease, if the run still has the key.
+def keep_steps(dialect: str) -> ReturningUpdate[Any]:
+    """Store a run's finished steps and extend its lease, if the run still has the key; returns a row if it has.
 
     Parameters: at_scope, at_principal, at_key, at_token, finished, lease. Index: the primary key. Locks: the row.
     """
     finished = bindparam("finished", type_=idempotency.c.steps.type)
     return (
-        update(idempotency).where(_MINE).values(steps=finished, locked_until=statement_time(dialect, interval("lease")))
+        update(idempotency)
+        .where(_MINE)
+        .values(steps=finished, locked_until=statement_time(dialect, interval("lease")))
+        .returning(idempotency.c.token)
     )
 
 
 @cache
-def record_answer() -> Update:
-    """Store the answer, if the run still has the key.
+def record_answer() -> ReturningUpdate[Any]:
+    """Store the answer, if the run still has the key; returns a row if it has.
 
     Parameters: at_scope, at_principal, at_key, at_token, status, headers, body. Index: the primary key. Locks: the row;
     a run that takes over waits for it, and then sees the answer.
@@ -141,25 +143,60 @@ def record_answer() -> Update:
         update(idempotency)
         .where(_MINE)
         .values(state=literal_column("'done'"), steps=null(), locked_until=null(), **answer)
+        .returning(idempotency.c.token)
     )
 
 
 @cache
-def end_key_lease(dialect: str) -> Update:
-    """Let the next run of the request begin at once, if the run still has the key.
+def end_key_lease(dialect: str) -> ReturningUpdate[Any]:
+    """Let the next run of the request begin at once, if the run still has the key; returns a row if it has.
 
     Parameters: at_scope, at_principal, at_key, at_token. Index: the primary key. Locks: the row.
     """
-    return update(idempotency).where(_MINE).values(locked_until=statement_time(dialect))
+    freed = update(idempotency).where(_MINE).values(locked_until=statement_time(dialect))
+    return freed.returning(idempotency.c.token)
 
 
 @cache
-def forget_key() -> Delete:
-    """Delete a key, if the run still has it. Parameters: those of `end_key_lease`.
+def forget_key() -> ReturningDelete[Any]:
+    """Delete a key, if the run still has it; returns a row if it has. Parameters: those of `end_key_lease`.
 
     Index: the primary key. Locks: the row.
     """
-    return delete(idempotency).where(_MINE)
+    return delete(idempotency).where(_MINE).returning(idempotency.c.token)
+
+
+_SHOWN = ("scope", "principal", "key", "state", "response_status", "locked_until", "created_at", "expires_at")
+"""The columns that operators see: nothing of a request, nor of its answer but the status."""
+
+
+def newest_requests() -> Select[Any]:
+    """Requests of a scope or of all, in one state or in any, among the `window` whose keys expire last. No body.
+
+    Parameters: of_scope, of_state (null: any), window, limit. Index: outboxkit_idempotency_expires, from its end.
+    Locks: none.
+    """
+    newest = _shown().order_by(idempotency.c.expires_at.desc()).limit(bindparam("window", type_=BigInteger))
+    read = newest.subquery("newest")
+    wanted = {"scope": "of_scope", "state": "of_state"}
+    matches = [
+        or_(bindparam(name, type_=String).is_(None), read.c[column] == bindparam(name, type_=String))
+        for column, name in wanted.items()
+    ]
+    return select(read).where(*matches).order_by(read.c.expires_at.desc()).limit(bindparam("limit", type_=BigInteger))
+
+
+def requests_with_key() -> Select[Any]:
+    """The requests with a key, in every scope.
+
+    Parameters: of_key, limit. Index: the primary key, all of it. Locks: none.
+    """
+    ours = idempotency.c.key == bindparam("of_key", type_=String)
+    return _shown().where(ours).order_by(*_KEY).limit(bindparam("limit", type_=BigInteger))
+
+
+def _shown() -> Select[Any]:
+    return select(*(readable(idempotency.c[name]) for name in _SHOWN))
 
 
 def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:

@@ -76,7 +76,7 @@ def _set(name: str, value: ColumnElement[str]) -> ColumnElement[str]:
 
 
 def _processed_at(dialect: str, moment: ColumnElement[Any], *, guarded: bool) -> ColumnElement[Any]:
-    """The time, before which the guard is set: the trigger `outboxkit_guard` looks at it right after the insert."""
+    """The time, before which the guard is set: the trigger `outboxkit_guard` reads it right after the insert."""
     time = latest_time(dialect, moment)
     on = literal_column("'on'", String)
     return case((_set("guard", on) == on, time)) if guarded and is_server(dialect) else time
@@ -153,16 +153,6 @@ def payload_crcs(dialect: str) -> Select[str, str, int]:
     return select(*_KEY, inbox.c.payload_crc).where(*ours)
 
 
-@cache
-def record_duration() -> Update:
-    """Note how long a handler took. Parameters: at_handler, at_message_id, milliseconds.
-
-    Index: the primary key. Locks: the row, which the same transaction has inserted.
-    """
-    row = (inbox.c.handler == bindparam("at_handler"), inbox.c.message_id == bindparam("at_message_id"))
-    return update(inbox).where(*row).values(duration_ms=bindparam("milliseconds"))
-
-
 def probe_writable() -> Insert:
     """Check that the database answers and accepts writes: a read-only one refuses even this insert of no rows.
 
@@ -215,6 +205,37 @@ def fail(dialect: str) -> ReturningInsert[Any]:
     }
     first = {"starts": _ZERO, "failures": _ONE, "first_failed_at": _NOW}
     return _count(dialect, first, changed, *_COUNTED[1:])
+
+
+NOTED = ("handler", "type", "key", "attempt", "error", "next_at")
+"""The columns of a message that is tried again."""
+
+
+@cache
+def note_retry(dialect: str) -> Insert:
+    """Note the failure of a message that is tried again, unless `most` messages of the queue are noted already.
+
+    Parameters: queue, message_id, most, and each of `NOTED`. Index: the primary key; it reads `most` rows of the queue
+    at most. Locks: the row.
+    """
+    noted = select(_ONE).where(attempt.c.queue == bindparam("queue"), attempt.c.error.is_not(None))
+    few = select(func.count()).select_from(noted.limit(bindparam("most", type_=Integer)).subquery("noted"))
+    row = {name: bindparam(name, type_=attempt.c[name].type) for name in ("queue", "message_id", *NOTED)}
+    values = row | {"first_failed_at": _NOW, "touched_at": _NOW}
+    source = select(*values.values()).where(few.scalar_subquery() < bindparam("most", type_=Integer))
+    into = insert_into(dialect, attempt).from_select(list(values), source, include_defaults=False)
+    changed = {name: into.excluded[name] for name in (*NOTED, "touched_at")}
+    upsert: Insert = into.on_conflict_do_update(index_elements=_ROW_KEY, set_=changed)
+    return upsert
+
+
+@cache
+def forget_attempts(dialect: str) -> Delete:
+    """`forget_attempt` for several messages of a queue.
+
+    Parameters: queue, ids. Index: the primary key. Locks: the rows.
+    """
+    return delete(attempt).where(attempt.c.queue == bindparam("queue"), among(dialect, attempt.c.message_id, "ids"))
 
 
 @cache

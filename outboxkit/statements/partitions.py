@@ -1,7 +1,7 @@
 """Tables with a partition for each day on PostgreSQL: creating a day's partition, and dropping it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -70,6 +70,10 @@ class PartitionedTable:
             return date(*map(int, match.groups())) if match else None
         except ValueError:
             return None
+
+    def days_of(self, rows: Iterable[Any]) -> list[date]:
+        """The days of the partitions that `attached` has read, in order."""
+        return sorted(day for row in rows if row[3] is not None and (day := self.day_of(row[3])) is not None)
 
 
 def midnight(day: date) -> str:
@@ -140,6 +144,22 @@ def first_unplaced(partitioned: PartitionedTable) -> Select[Any]:
     id_ = rows.c[partitioned.by]
     conditions = (id_ >= bindparam("lowest"), id_ < bindparam("behind"))
     return select(func.min(id_)).where(*conditions, id_.regexp_match(literal_column("'^[0-9a-f]{8}-[0-9a-f]{4}-[78]'")))
+
+
+def sizes() -> TextClause:
+    """Each table of outboxkit: its name, its bytes with indexes, and the planner's estimate of its rows.
+
+    Partitions count as their table; an estimate below 0 is none. PostgreSQL only. Index: the catalogue's own. Locks:
+    ACCESS SHARE on the tables, each for a moment.
+    """
+    return text(
+        "SELECT parent.relname AS name, CAST(sum(pg_total_relation_size(leaf.oid)) AS bigint) AS bytes, "
+        "CAST(sum(CASE WHEN leaf.relkind = 'r' THEN leaf.reltuples ELSE 0 END) AS bigint) AS estimate "
+        "FROM pg_class parent LEFT JOIN LATERAL pg_partition_tree(parent.oid) AS part ON true "
+        "JOIN pg_class leaf ON leaf.oid = coalesce(part.relid, parent.oid) "
+        "WHERE parent.relkind IN ('r', 'p') AND NOT parent.relispartition "
+        "AND parent.relname LIKE 'outboxkit\\_%' AND pg_table_is_visible(parent.oid) GROUP BY parent.relname"
+    )
 
 
 def make_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:

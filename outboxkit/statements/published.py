@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningDelete
 
 from outboxkit.codec.rows import COLUMNS
-from outboxkit.statements.dialects import among, among_found, row_id, transaction_time, unplaced_rows
+from outboxkit.statements.dialects import among, among_found, lists, row_id, transaction_time, unplaced_rows
 from outboxkit.statements.partitions import PUBLISHED
 from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbox, outbox, published
 
@@ -105,7 +105,7 @@ def _first(dialect: str, order: Column[Any], *old: ColumnElement[bool], limit: i
     return delete(rows).where(among_found(dialect, id_, oldest))
 
 
-KEPT = (published.c.published_at, published.c.position, *(published.c[name] for name in COLUMNS))
+KEPT_COLUMNS = (published.c.published_at, published.c.position, *(published.c[name] for name in COLUMNS))
 """The columns of a kept row that a replay reads. It is for one queue, so it needs no reply."""
 
 
@@ -172,6 +172,16 @@ def count_kept(*, type_: str | None, key: str | None) -> Select[int, Any, Any]:
     return select(func.count(), func.min(at), func.max(at)).where(*_conditions(type_, key))
 
 
+def end_of_kept() -> Select[Any]:
+    """The time of the `window`-th kept row, from the first one on; none if there are fewer.
+
+    Parameters: since, until, window. Index: the primary key of each partition. Locks: none.
+    """
+    at, since = published.c.published_at, bindparam("since", type_=UtcDateTime)
+    rows = select(at).where(at >= since, at < bindparam("until", type_=UtcDateTime)).order_by(at, published.c.position)
+    return rows.offset(bindparam("window", type_=BigInteger) - literal_column("1")).limit(literal_column("1"))
+
+
 def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
     """The next kept rows of a destination behind a row, in the order of their publishing: by key in position order.
 
@@ -181,20 +191,21 @@ def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
     order = (published.c.published_at, published.c.position)
     after = (bindparam("after_at", type_=UtcDateTime), bindparam("after_position", type_=BigInteger))
     return (
-        select(*KEPT)
+        select(*KEPT_COLUMNS)
         .where(*_conditions(type_, key), published.c.published_at >= after[0], tuple_(*order) > tuple_(*after))
         .order_by(*order)
         .limit(bindparam("limit", type_=BigInteger))
     )
 
 
-def kept_places(*, type_: str | None, key: str | None) -> Select[Any]:
-    """The time, the position and the id of each row of `kept_page`.
+def kept_places(dialect: str, *, type_: str | None, key: str | None) -> Select[Any]:
+    """The time, the position and the id of each kept row of a destination with one of these ids.
 
-    Parameters and index: as `kept_page`. Locks: none.
+    Parameters: destination, since, until, ids. Index: the primary key, from `since` to `until`. Locks: none.
     """
-    page = kept_page(type_=type_, key=key)
-    return page.with_only_columns(published.c.published_at, published.c.position, published.c.message_id)
+    columns = (published.c.published_at, published.c.position, published.c.message_id)
+    asked = lists(dialect, {"ids": published.c.message_id.type})
+    return select(*columns).where(*_conditions(type_, key), published.c.message_id == asked.c["ids"], *asked.where)
 
 
 def kept_rows(dialect: str) -> Select[Any]:
@@ -206,7 +217,7 @@ def kept_rows(dialect: str) -> Select[Any]:
     at = published.c.published_at
     first, last = (bindparam(name, type_=UtcDateTime) for name in ("first_at", "last_at"))
     ours = (at.between(first, last), among(dialect, published.c.position, "positions"))
-    return select(*KEPT).where(*ours).order_by(at, published.c.position)
+    return select(*KEPT_COLUMNS).where(*ours).order_by(at, published.c.position)
 
 
 def _conditions(type_: str | None, key: str | None) -> list[ColumnElement[bool]]:

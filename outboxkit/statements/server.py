@@ -1,22 +1,20 @@
 """Statements about the server, this session and roles, for `outboxkit doctor`. None reads a table of outboxkit."""
 
+from typing import Any
+
 from sqlalchemy import ARRAY, Select, String, TextClause, bindparam, case, func, literal_column, select, text
+
+from outboxkit.statements.dialects import set_locally
 
 _WATCHED = (*("autovacuum", "fsync", "full_page_writes", "synchronous_commit", "track_counts"),)
 
 
-def bound_waits() -> Select[str, str]:
+def bound_waits() -> Select[Any]:
     """Have this transaction give up a statement after four seconds, and a wait for a lock after two.
 
     PostgreSQL only. Index: none. Locks: none.
     """
-    limits = {"statement_timeout": "4s", "lock_timeout": "2s"}
-    return select(
-        *(
-            func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), literal_column("true"))
-            for name, value in limits.items()
-        )
-    )
+    return set_locally(statement_timeout="4s", lock_timeout="2s")
 
 
 def facts() -> TextClause:

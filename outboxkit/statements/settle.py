@@ -1,8 +1,5 @@
 """Settling: the fate of claimed rows, written in the transaction that claimed them or in one that follows."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -25,11 +22,11 @@ from sqlalchemy import (
 )
 
 from outboxkit.codec.rows import COLUMNS
-from outboxkit.statements.dialects import among, has_one_writer, moves_rows, statement_time
+from outboxkit.statements.dialects import among, has_one_writer, statement_time
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published
 
-_MOVED = tuple(column.name for column in published.columns if column.name != "published_at")
-_BURIED = (*_MOVED, "discard_unroutable")
+_COPIED = tuple(column.name for column in published.columns if column.name != "published_at")
+_BURIED = (*_COPIED, "discard_unroutable")
 
 
 def forget_rows(dialect: str) -> Delete:
@@ -41,14 +38,13 @@ def forget_rows(dialect: str) -> Delete:
 
 
 def keep_published(dialect: str) -> Insert:
-    """Move rows whose messages the broker has confirmed to `outboxkit_published`; on SQLite `forget_rows` follows.
+    """Copy rows whose messages the broker has confirmed to `outboxkit_published`; `forget_rows` follows.
 
     They get the database's time: with the relays' own clocks, rows of one key could be dated in the wrong order.
     Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
     """
-    source, rows = _source(dialect, _MOVED)
-    moved = select(statement_time(dialect).label("published_at"), *(source[name] for name in _MOVED))
-    return insert(published).from_select(["published_at", *_MOVED], moved.where(*rows))
+    copied = select(statement_time(dialect).label("published_at"), *(outbox.c[name] for name in _COPIED))
+    return insert(published).from_select(["published_at", *_COPIED], copied.where(_among_positions(dialect)))
 
 
 def reschedule() -> Update:
@@ -79,24 +75,28 @@ def hold_rows(dialect: str) -> Update:
 
 
 def park(dialect: str) -> Update:
-    """Make rows of a destination wait for an operator, if their key is parked there at this moment.
+    """Make rows of a destination wait for an operator, if an earlier message of their key parks it at this moment.
+
+    A row whose transaction was slow to commit may be claimed after a later one of its key. It is not parked then.
 
     Parameters: positions, of_destination. Indexes: the outbox's primary key, outboxkit_dead_letter_parked. Locks: on
     PostgreSQL the dead letters that park the keys FOR SHARE, until the transaction ends. An operator who releases a key
     at the same time waits and then finds these rows. If the key was released before, nothing is parked.
     """
     keys = select(outbox.c.key).where(_among_positions(dialect))
-    parking = select(dead_letter.c.key).where(
+    parking = select(dead_letter.c.key, dead_letter.c.position).where(
         dead_letter.c.parked,
         dead_letter.c.key.in_(keys),
         dead_letter.c.destination == bindparam("of_destination", type_=String),
     )
     if not has_one_writer(dialect):
-        parking = parking.order_by(dead_letter.c.id)  # in the order in which `resolve.lock` locks them: no deadlock
-        parking = select(parking.with_for_update(read=True).cte("parking").c.key)
+        # In the order in which `resolve.lock` locks them: no deadlock.
+        parking = parking.order_by(dead_letter.c.id).with_for_update(read=True)
+    before = parking.cte("parking")
+    is_parked = exists().where(before.c.key == outbox.c.key, before.c.position < outbox.c.position)
     return (
         update(outbox)
-        .where(_among_positions(dialect), outbox.c.key.in_(parking))
+        .where(_among_positions(dialect), is_parked)
         .values(due_at=literal(PARKED, UtcDateTime), held=True)
     )
 
@@ -113,33 +113,24 @@ def add_reply() -> Insert:
 
 
 def bury(dialect: str) -> Insert:
-    """Move rows to the dead letters: on PostgreSQL this statement deletes them, on SQLite `forget_rows` follows.
+    """Copy rows to the dead letters; `forget_rows` follows.
 
     Parameters: positions, reason, error, failures (attempts to add), parked, now. Index: the outbox's primary key.
     Locks: none beyond those that the claim holds.
     """
-    source, rows = _source(dialect, (*_BURIED, "attempts", "first_failed_at"))
     now = bindparam("now", type_=UtcDateTime)
-    moved = select(
+    copied = select(
         literal_column("'outbox'").label("side"),
-        *(source[name] for name in _BURIED),
+        *(outbox.c[name] for name in _BURIED),
         bindparam("reason", type_=String).label("reason"),
         bindparam("error", type_=Text).label("error"),
-        (source.attempts + bindparam("failures", type_=Integer)).label("attempts"),
+        (outbox.c.attempts + bindparam("failures", type_=Integer)).label("attempts"),
         bindparam("parked", type_=Boolean).label("parked"),
-        func.coalesce(source.first_failed_at, now).label("first_failed_at"),
+        func.coalesce(outbox.c.first_failed_at, now).label("first_failed_at"),
         now.label("dead_at"),
     )
-    names = [column.name for column in moved.selected_columns]
-    return insert(dead_letter).from_select(names, moved.where(*rows))
-
-
-def _source(dialect: str, names: Sequence[str]) -> tuple[Any, list[ColumnElement[bool]]]:
-    """The columns and conditions of rows to move; if the database can, the same statement deletes them."""
-    if not moves_rows(dialect):
-        return outbox.c, [_among_positions(dialect)]
-    deleted = delete(outbox).where(_among_positions(dialect)).returning(*(outbox.c[name] for name in names))
-    return deleted.cte("gone").c, []
+    names = [column.name for column in copied.selected_columns]
+    return insert(dead_letter).from_select(names, copied.where(_among_positions(dialect)))
 
 
 def _among_positions(dialect: str) -> ColumnElement[bool]:

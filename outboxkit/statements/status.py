@@ -4,7 +4,6 @@ They read a bounded part of a table, however many rows it has: the first ones of
 vacuum has not removed there yet.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -20,7 +19,8 @@ from sqlalchemy import (
     union,
 )
 
-from outboxkit.tables import PARKED, attempt, dead_letter, effect, idempotency, inbox, outbox, published
+from outboxkit.statements.dialects import set_locally
+from outboxkit.tables import PARKED, attempt, dead_letter, effect, idempotency, inbox, outbox, published, readable
 
 _LIMIT = bindparam("limit", type_=Integer)
 _DESTINATION = bindparam("destination", type_=String)
@@ -35,7 +35,7 @@ def forbid_sorting() -> Select[Any]:
     Without statistics it would expect so of a table that was filled a moment ago, and read and sort all of it. And do
     not wait for longer than five seconds while a table is being altered. PostgreSQL only. Index: none. Locks: none.
     """
-    return _set_locally(_READING)
+    return set_locally(**_READING)
 
 
 def limit_reading() -> Select[Any]:
@@ -43,7 +43,7 @@ def limit_reading() -> Select[Any]:
 
     Index: none. Locks: none.
     """
-    return _set_locally(_READING | {"statement_timeout": "2s"})
+    return set_locally(**_READING, statement_timeout="2s")
 
 
 def destinations() -> Select[str]:
@@ -84,6 +84,16 @@ def waiting() -> Select[Any]:
     return select(first.c.held, func.count(), *earliest).group_by(first.c.held)
 
 
+def furthest_due() -> Select[Any]:
+    """The last due time of a destination's rows that wait for one. Parameters: destination.
+
+    Index: outboxkit_outbox_due, from the parked rows downwards. Locks: none.
+    """
+    ours = _to_destination(outbox.c.due_at).where(outbox.c.due_at < _PARKED)
+    last = ours.order_by(outbox.c.destination.desc(), outbox.c.due_at.desc()).limit(literal_column("1"))
+    return select(last.scalar_subquery())
+
+
 def count_waiting() -> Select[int, Any]:
     """The number of rows of a destination that wait for a time or their keys, up to `limit`, and the next such time.
 
@@ -92,18 +102,6 @@ def count_waiting() -> Select[int, Any]:
     ours = _to_destination(outbox.c.due_at, outbox.c.position).where(outbox.c.due_at < _PARKED)
     first = _first(ours, outbox.c.due_at, outbox.c.position)
     return select(func.count(), func.min(first.c.due_at)).select_from(first)
-
-
-def retried() -> Select[Any]:
-    """The error of the row whose retry is farthest off, and how many have one, among the `limit` next due rows.
-
-    The farther off, the later the failure. Of a destination. Parameters: destination, limit. Index:
-    outboxkit_outbox_due, up to the parked rows. Locks: none.
-    """
-    columns = (outbox.c.last_error, outbox.c.due_at, outbox.c.position)
-    first = _first(_to_destination(*columns).where(outbox.c.due_at < _PARKED), outbox.c.due_at, outbox.c.position)
-    failed = select(first.c.last_error, func.count().over()).where(first.c.last_error.is_not(None))
-    return failed.order_by(first.c.due_at.desc(), first.c.position.desc()).limit(literal_column("1"))
 
 
 def parked() -> Select[Any]:
@@ -162,7 +160,7 @@ def dead_open() -> Select[Any]:
     Parameters: limit. Index: outboxkit_dead_letter_open. Locks: none.
     """
     columns = (dead_letter.c.side, dead_letter.c.reason)
-    first = _first(select(*columns).where(dead_letter.c.resolution.is_(None)), dead_letter.c.id)
+    first = _first(select(*columns).where(dead_letter.c.resolution.is_(None)), dead_letter.c.dead_at, dead_letter.c.id)
     by = (first.c.side, first.c.reason)
     return select(*by, _ROWS).group_by(*by).order_by(*by)
 
@@ -177,6 +175,21 @@ def failing() -> Select[Any]:
     most = (func.max(first.c.attempts).label("attempts"), func.max(first.c.last_error).label("last_error"))
     failed = select(first.c.type, _ROWS, *most).where(first.c.last_error.is_not(None))
     return failed.group_by(first.c.type).order_by(first.c.type)
+
+
+def retried() -> Select[Any]:
+    """Messages that failed twice and are tried again, by queue, handler and error; of the first `limit` rows.
+
+    Those with the most messages first. Parameters: limit. Index: none; consumers keep the table small. Locks: none.
+    """
+    columns = ("queue", "handler", "error", "type", "attempt", "next_at", "message_id")
+    rows = select(*(readable(attempt.c[name]) for name in columns)).where(attempt.c.error.is_not(None))
+    first = _first(rows, attempt.c.queue, attempt.c.message_id)
+    by = (first.c.queue, first.c.handler, first.c.error)
+    some = {"type": func.min(first.c.type), "attempt": func.max(first.c.attempt), "next_at": func.min(first.c.next_at)}
+    some["message_id"] = func.min(first.c.message_id)
+    columns_of = (*by, *(value.label(name) for name, value in some.items()), _ROWS)
+    return select(*columns_of).group_by(*by).order_by(_ROWS.desc(), *by).limit(_MOST)
 
 
 def dead_resolved() -> Select[int, int]:
@@ -198,7 +211,7 @@ def handlers() -> Select[str]:
 
 
 def queues_with_crashes() -> Select[str]:
-    """The queues of crash records, a look for each. Parameters: most. Index: the primary key. Locks: none."""
+    """The queues of crash records, an index scan for each. Parameters: most. Index: the primary key. Locks: none."""
     return _each("queues", attempt.c.queue)
 
 
@@ -245,15 +258,6 @@ def oldest_published() -> Select[Any]:
 _READING = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off") | {"lock_timeout": "5s"}
 
 
-def _set_locally(settings: Mapping[str, str]) -> Select[Any]:
-    return select(
-        *(
-            func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), literal_column("true"))
-            for name, value in settings.items()
-        )
-    )
-
-
 def _first(query: Select[Any], *order: Any) -> Subquery:
     """The order keeps the planner on the index: without it a limit over most of a table is read from its start."""
     return query.order_by(*order).limit(_LIMIT).subquery("first")
@@ -273,7 +277,7 @@ def _to_destination(*columns: Any) -> Select[Any]:
 
 
 def _each(name: str, values: ColumnElement[str], *where: ColumnElement[bool]) -> Select[str]:
-    """The different values of a column, by one look into the index for each: the next one behind the last."""
+    """The different values of a column, by one index scan for each: the next one behind the last."""
     # Not min(): if the planner expects few rows, it reads all of them.
     lowest = select(values).where(*where).order_by(values).limit(literal_column("1"))
     one = literal_column("1", Integer)

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.codec.rows import COLUMNS, Sending
-from outboxkit.statements.dialects import insert_into, lists
+from outboxkit.statements.dialects import insert_into, is_server, lists
 from outboxkit.tables import outbox
 
 NAMES = (*COLUMNS, *Sending._fields)
@@ -37,6 +37,21 @@ KEY_LOCK_SPACE = 0x6F75_746B
 """The first of the two numbers of a key's lock, "outk": it cannot collide with locks of one number."""
 
 
+WrittenRow = dict[str, Any]
+"""The columns of `WRITTEN`."""
+
+
+def insert_rows(
+    dialect: str, rows: list[WrittenRow], *, unless_there: bool
+) -> tuple[Insert, list[WrittenRow] | dict[str, list[object]]]:
+    """The statement that inserts these rows in their order, and its parameters: one of the four that follow."""
+    if len(rows) > 1 and is_server(dialect):
+        many = insert_many_unless_there if unless_there else insert_many
+        return many(dialect), {name: [row[name] for row in rows] for name in NAMES}
+    return insert_one_unless_there(dialect) if unless_there else insert_one(), rows
+
+
+@cache
 def insert_one() -> Insert:
     """Insert a row without RETURNING, for which a writer would need more than the INSERT privilege.
 

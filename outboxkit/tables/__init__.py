@@ -26,17 +26,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.tables.columns import (
-    FIRST_MOMENT,
-    LAST_MOMENT,
-    PARKED,
-    UtcDateTime,
-    big_identity,
-    metadata,
-    random_text,
-    readable,
-)
-from outboxkit.tables.operations import audit, pause
+from outboxkit.tables.operations import audit, operation, pause, worker
 from outboxkit.tables.postgresql import (
     ANSWER_REQUESTS,
     ANSWERED,
@@ -47,10 +37,16 @@ from outboxkit.tables.postgresql import (
     TRIGGER,
     default_partition,
 )
+from outboxkit.tables.types import (
+    PARKED,
+    UtcDateTime,
+    big_identity,
+    metadata,
+    random_text,
+    readable,
+)
 
 __all__ = [
-    "FIRST_MOMENT",
-    "LAST_MOMENT",
     "ON_SERVER",
     "PARKED",
     "SCHEMA_VERSION",
@@ -64,27 +60,29 @@ __all__ = [
     "inbox",
     "listener",
     "metadata",
+    "operation",
     "outbox",
     "pause",
     "published",
     "readable",
     "schema_version",
+    "worker",
 ]
 
 SCHEMA_VERSION = 1
-"""The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
+"""The version of the tables below; the last step in `outboxkit.schema.migrations` leads to it."""
 
 
-def _envelope() -> list[Column[Any]]:
-    """The columns of a message's own properties, in every table that holds messages."""
+def _envelope(*, headers: str | None = None, content_type: str | None = None) -> list[Column[Any]]:
+    """The columns of a message's own properties, in every table that holds messages, with these defaults."""
     return [
         Column("topic", String(255)),
         Column("key", String(255)),
         Column("payload", LargeBinary, nullable=False),
-        Column("headers", LargeBinary, nullable=False),
+        Column("headers", LargeBinary, nullable=False, server_default=headers),
         Column("correlation_id", String(255)),
         Column("causation_id", String(255)),
-        Column("content_type", String(255), nullable=False),
+        Column("content_type", String(255), nullable=False, server_default=content_type),
         Column("content_encoding", String(255)),
         Column("version", Integer, nullable=False, server_default="1", comment="of the event's fields"),
         Column("created_at", UtcDateTime),
@@ -109,7 +107,7 @@ outbox = Table(
     big_identity("position"),
     Column("message_id", String(255), nullable=False),
     Column("type", String(255), nullable=False),
-    *_envelope(),
+    *_envelope(headers="{}", content_type="application/json"),  # for an INSERT in another language
     _queue(),
     Column("due_at", UtcDateTime, comment="not before this; null: at once"),
     Column("attempts", Integer, nullable=False, server_default="0"),
@@ -146,7 +144,6 @@ inbox = Table(
     Column("processed_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
     Column("attempts", Integer, nullable=False, server_default="1"),
     Column("payload_crc", Integer, comment="CRC-32 of the payload's bytes, signed; null: not known"),
-    Column("duration_ms", Integer, comment="of handlers that took longer than 100 ms; null: they did not"),
     postgresql_partition_by="RANGE (message_id)",
 )
 """Messages that have been handled: one row for each (handler, message), inserted before the handler runs.
@@ -165,8 +162,14 @@ attempt = Table(
     Column("failures", Integer, nullable=False, server_default="0", comment="if no broker counts them"),
     Column("first_failed_at", UtcDateTime),
     Column("touched_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
+    Column("handler", String(255), comment="that failed, or several; null: it has not failed twice"),
+    Column("type", String(255), comment="of the message"),
+    Column("key", String(255), comment="of the message"),
+    Column("attempt", Integer, comment="the last one that failed, from the second on"),
+    Column("error", Text, comment="of that one"),
+    Column("next_at", UtcDateTime, comment="when the next attempt is due"),
 )
-"""Crash records: messages of a queue that may have killed their consumer, or that an ordered consumer tries again."""
+"""Messages of a queue that may have killed their consumer, and those that are tried again after a second failure."""
 
 handler = Table(
     "outboxkit_handler",
@@ -207,10 +210,13 @@ dead_letter = Table(
 )
 """Dead letters with their reasons. A row stays when it is replayed or discarded, and names the operator."""
 
-_partial("dead_letter_open", dead_letter.c.id, where=dead_letter.c.resolution.is_(None))
+_OPEN = dead_letter.c.resolution.is_(None)
+_partial("dead_letter_open", dead_letter.c.dead_at, dead_letter.c.id, where=_OPEN)
+for _name in ("key", "handler", "type"):
+    _partial(f"dead_letter_{_name}", dead_letter.c[_name], dead_letter.c.dead_at, dead_letter.c.id, where=_OPEN)
 _partial("dead_letter_parked", dead_letter.c.key, where=dead_letter.c.parked)
 Index("outboxkit_dead_letter_message", dead_letter.c.message_id)
-_OPEN_INBOX = and_(dead_letter.c.resolution.is_(None), dead_letter.c.side == literal_column("'inbox'"))
+_OPEN_INBOX = and_(_OPEN, dead_letter.c.side == literal_column("'inbox'"))
 _BURIAL = (dead_letter.c.message_id, dead_letter.c.queue)
 _partial("dead_letter_once", *_BURIAL, dead_letter.c.handler, where=_OPEN_INBOX, unique=True)
 _NO_HANDLER = and_(_OPEN_INBOX, dead_letter.c.handler.is_(None))

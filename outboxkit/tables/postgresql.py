@@ -41,7 +41,7 @@ END $make$
 """  # noqa: S608 - our own names
 
 
-NOTIFY = (files("outboxkit") / "migrations" / "notify_v1.sql").read_text()
+NOTIFY = (files("outboxkit") / "tables" / "notify_v1.sql").read_text()
 """The trigger: an insert notifies the channel `outboxkit_<oid of the table>` while a listener is registered.
 
 It must cost the writer nothing, least of all the transaction. The writer's rights and search path do not matter, and no
@@ -50,14 +50,14 @@ operator is qualified, which is as safe as a search path of its own and costs no
 leads past dead versions of listeners, however long vacuum has been held back.
 """
 
-GUARD_INBOX = (files("outboxkit") / "migrations" / "guard_v1.sql").read_text()
+GUARD_INBOX = (files("outboxkit") / "tables" / "guard_v1.sql").read_text()
 """The trigger: a COMMIT fails until `outboxkit.lifted` is set, in whatever words it is written.
 
 It fires at the COMMIT, since it is deferred. Its WHEN is judged right after the insert of a row, and is true only for
 the statement of a handler's run, which sets `outboxkit.guard`. So neither setting can be taken away to commit.
 """
 
-ANSWER_REQUESTS = (files("outboxkit") / "migrations" / "answered_v1.sql").read_text()
+ANSWER_REQUESTS = (files("outboxkit") / "tables" / "answered_v1.sql").read_text()
 """The trigger: a COMMIT fails as long as a request without a lease has no answer, in whatever words it is written.
 
 It fires at the COMMIT, for a row that was taken without an answer, and reads it again by its primary key.

@@ -28,11 +28,8 @@ class Metric:
 
     Attributes:
         name: as OpenTelemetry has it.
-        kind: a gauge is read when somebody collects, the others are recorded as things happen.
+        kind: a gauge is read at each collection, the others are recorded as things happen.
         unit: in UCUM's notation: `s`, or what is counted in braces.
-        description: its meaning.
-        attributes: the names of its attributes; `ATTRIBUTES` has their values.
-        bounds: of a histogram's buckets.
         known: the values of the one attribute of a counter that are known beforehand; each begins at 0.
     """
 
@@ -72,13 +69,6 @@ SYSTEM, PLACE, OPERATION, ERROR = (
 _CLIENT = (SYSTEM, PLACE, OPERATION, ERROR)
 
 SENT = _counter("messaging.client.sent.messages", "{message}", "Messages that the relay has sent.", *_CLIENT)
-OPERATION_DURATION = _histogram(
-    "messaging.client.operation.duration",
-    "s",
-    "Duration of publishing one batch, until the last confirm.",
-    *_CLIENT,
-    bounds=SECONDS,
-)
 RELAY_MESSAGES = _counter(
     "outboxkit.relay.messages",
     "{message}",
@@ -158,7 +148,7 @@ OLDEST_TRANSACTION_AGE = _gauge(
 DEAD_ROWS = _gauge(
     "outboxkit.database.dead_rows", "{row}", "Deleted rows of the outbox that vacuum has not removed. PostgreSQL only."
 )
-CLOCK_SKEW = _gauge(
+CLOCKS_APART = _gauge(
     "outboxkit.clock.skew",
     "s",
     "Time by which the clock of this machine is ahead of the database's; negative: behind.",
@@ -170,14 +160,6 @@ INBOX_OLDEST_DAY = _gauge(
     "Retention drops it when its time is over. PostgreSQL only.",
 )
 
-CONSUMED = _counter(
-    "messaging.client.consumed.messages",
-    "{message}",
-    "Messages that were delivered to the consumer.",
-    SYSTEM,
-    PLACE,
-    OPERATION,
-)
 PROCESS_DURATION = _histogram(
     "messaging.process.duration",
     "s",
@@ -201,6 +183,20 @@ DELIVERIES = _counter(
 CONSUMER_CONNECTED = _gauge(
     "outboxkit.consumer.connected", "1", "Whether it reaches this server: 1, or 0 in an outage.", "queue", "server"
 )
+QUEUE_MESSAGES = _gauge(
+    "outboxkit.queue.messages",
+    "{message}",
+    "Messages that are ready in the consumer's queue, in its dead queue, and in the retry queues, which all consumers "
+    "of a virtual host share. Those that were pushed to a consumer are not among them.",
+    "queue",
+)
+PLACES = _gauge(
+    "outboxkit.consumer.places",
+    "{place}",
+    "Transactions that a consumer may run at once, by state: `taken`, or all.",
+    "queue",
+    "state",
+)
 IN_FLIGHT = _gauge("outboxkit.consumer.in_flight", "{delivery}", "Deliveries that handlers are working on.", "queue")
 LONGEST_RUN = _gauge(
     "outboxkit.consumer.longest_run",
@@ -208,13 +204,6 @@ LONGEST_RUN = _gauge(
     "Time since the run of this handler began that has not ended for longest; 0 if it does not run.",
     "queue",
     "handler",
-)
-RETRIES = _counter(
-    "outboxkit.consumer.retries",
-    "{delivery}",
-    "Deliveries that wait for another attempt, by the delay that they wait.",
-    "queue",
-    "step",
 )
 MESSAGE_AGE = _histogram(
     "outboxkit.consumer.message_age",
@@ -240,9 +229,20 @@ EFFECTS = _counter(
     known=("made", "remembered", "skipped", "repeated", "busy", "failed"),
 )
 
+RECONCILE_MISSING = _gauge(
+    "outboxkit.reconcile.missing",
+    "{message}",
+    "Messages that were published, and that this handler has not had.",
+    "handler",
+)
+RECONCILE_AMBIGUOUS = _gauge(
+    "outboxkit.reconcile.ambiguous", "{id}", "Ids that were published with different payloads: all but one are lost."
+)
+RECONCILE_FINISHED = _gauge("outboxkit.reconcile.finished", "s", "Unix time at which the comparison ended.")
+
 CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
     "The relay": (
-        *(SENT, OPERATION_DURATION, RELAY_MESSAGES, RELAY_STEP_DURATION, RELAY_LAG),
+        *(SENT, RELAY_MESSAGES, RELAY_STEP_DURATION, RELAY_LAG),
         *(RELAY_CONNECTED, RELAY_LAST_PROGRESS, FLOOR_GAP),
     ),
     "The tables": (
@@ -250,11 +250,12 @@ CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
         INBOX_OLDEST_DAY,
     ),
     "The consumer": (
-        *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, LONGEST_RUN, RETRIES, MESSAGE_AGE),
-        CONSUMER_CONNECTED,
+        *(PROCESS_DURATION, DELIVERIES, IN_FLIGHT, PLACES, LONGEST_RUN, MESSAGE_AGE),
+        *(CONSUMER_CONNECTED, QUEUE_MESSAGES),
     ),
-    "Relay and consumer": (CLOCK_SKEW,),
+    "Relay and consumer": (CLOCKS_APART,),
     "The application": (HTTP_REQUESTS, EFFECTS),
+    "The file of reconcile": (RECONCILE_MISSING, RECONCILE_AMBIGUOUS, RECONCILE_FINISHED),
 }
 """All metrics, by the process that has them. Those of the tables are in each process."""
 METRICS = tuple(metric for group in CATALOGUE.values() for metric in group)
@@ -272,26 +273,3 @@ OTHER = "other"
 """The value for names beyond the bound of an attribute, and for types that a consumer has no handler for."""
 MOST_NAMES = 100
 """Message types that a relay tells apart; the next ones are `OTHER`."""
-
-ATTRIBUTES: Mapping[str, str] = {
-    "decision": "`made`, `remembered`, `skipped`, `repeated`, `busy`, or `failed` if the call raised an error",
-    "destination": "`default`, or the name of an outside system; of the tables, the first 20 by name",
-    ERROR: "of a sent message, why it was not confirmed: `unroutable`, `rejected`, `postponed` or `unknown`. "
-    "For a duration, the class of the error. Absent if there was none",
-    "handler": "a handler of this consumer; `several` for a batch of more than one. Empty if no handler is to blame",
-    PLACE: "the exchange for the relay, the queue for the consumer; the destination's name if there is no exchange",
-    OPERATION: "`publish` or `process`",
-    SYSTEM: "`rabbitmq`; or the scheme of the address, such as `http` or `memory`; `none` if there is no address",
-    "outcome": "of a relay: `published`, `unroutable`, `rejected`, `postponed`, `discarded`, `dead`. Of a delivery: "
-    "`processed`, `duplicate`, `retried`, `dead`, `stale`. Of a request: `fresh`, `replayed`, `in progress`, "
-    "`mismatch`, `refused`",
-    "queue": "the consumer's queue",
-    "reason": "of a dead letter, as `outboxkit dead list` shows it",
-    "server": "`database` or `broker`",
-    "side": "`outbox` or `inbox`",
-    "state": "`ready`; `waiting` for a time, for a retry, or behind a message that does; `parked` behind a dead letter",
-    "step": "of a relay: `claim`, `publish`, `settle`. Of a retry: the delay, such as `30s`",
-    "type": "the message type. A relay tells the first 100 apart, a consumer those that it has handlers for; "
-    "all others are `other`",
-}
-"""The values of each attribute, all of them bounded: never an id, a key or an address."""

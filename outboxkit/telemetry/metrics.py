@@ -1,7 +1,7 @@
 """The seam of metrics: plain functions that record. Nothing is done unless a provider of OpenTelemetry is set up.
 
-Nothing of OpenTelemetry is imported here. A provider exists only if somebody else has imported its API. An API without
-an SDK counts as none.
+Nothing of OpenTelemetry is imported here. A provider exists only if its API has been imported elsewhere. An API
+without an SDK counts as none.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Any
 from outboxkit.telemetry.catalogue import METRICS, MOST_NAMES, OTHER, Kind, Metric
 
 API = "opentelemetry.metrics"
-SCOPE = "outboxkit"
+METER = "outboxkit"
 """The name of the meter."""
 NONE: Mapping[str, str] = {}
 Reading = tuple[float, Mapping[str, str]]
@@ -27,15 +27,11 @@ _lock = Lock()
 
 
 class Instruments:
-    """The instruments of one provider, made when they are first used.
-
-    Args:
-        provider: a `MeterProvider`.
-    """
+    """The instruments of one provider, made when they are first used."""
 
     def __init__(self, provider: Any) -> None:
         self.provider = provider
-        self._meter = provider.get_meter(SCOPE)
+        self._meter = provider.get_meter(METER)
         self._recorders: dict[Metric, Callable[..., None]] = {}
         for metric in METRICS:
             if metric.kind is Kind.GAUGE:
@@ -94,7 +90,7 @@ def begin_at_zero(metric: Metric, *attributes: Mapping[str, str]) -> None:
 
 @contextmanager
 def observed(readers: Mapping[Metric, Read]) -> Iterator[None]:
-    """Have these gauges read while the block runs, whenever somebody collects."""
+    """Have these gauges read while the block runs, at each collection."""
     is_on()  # which makes the instruments, long before a process that waits out an outage records anything
     for metric, read in readers.items():
         _readers.setdefault(metric, []).append(read)

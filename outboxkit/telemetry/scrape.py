@@ -1,5 +1,6 @@
 """The text of a scrape, in Prometheus' format: what this process has recorded, and its gauges as of now."""
 
+from collections.abc import Iterable, Mapping
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -9,6 +10,7 @@ from outboxkit.errors.extras import needs_extra
 from outboxkit.telemetry import metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LABEL = "process_number"
 _lock = Lock()
 
 
@@ -38,6 +40,30 @@ def text() -> bytes:
         registry, generate = _registry()
         written: bytes = generate(registry)
         return written
+
+
+def merged(scrapes: Mapping[str, bytes]) -> bytes:
+    """One text of the scrapes of several processes, each with its name as the label `process_number`."""
+    from prometheus_client import CollectorRegistry, Metric, generate_latest  # noqa: PLC0415 - an extra
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - as above
+
+    metrics_by_name: dict[str, Any] = {}
+    for name, scraped in scrapes.items():
+        for metric in text_string_to_metric_families(scraped.decode()):
+            own = metrics_by_name.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            own.samples += [each._replace(labels={**each.labels, LABEL: name}) for each in metric.samples]
+
+    class Collected:
+        """Collects them."""
+
+        def collect(self) -> Iterable[Any]:
+            """The metrics."""
+            return metrics_by_name.values()
+
+    registry: Any = CollectorRegistry()
+    registry.register(Collected())
+    written: bytes = generate_latest(registry)
+    return written
 
 
 @cache

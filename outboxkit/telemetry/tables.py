@@ -1,7 +1,7 @@
-"""The gauges of the tables: read from the database when somebody collects, and kept for a few seconds.
+"""The gauges of the tables: read from the database at a collection, and kept for a few seconds.
 
-They need no event loop, so that they go on while a worker hangs. They run in a thread of their own, which nobody waits
-for if the database does not answer.
+They need no event loop, so that they go on while a worker hangs. They are read in a thread of
+their own, for which a collection does not wait if the database does not answer.
 """
 
 import time
@@ -15,12 +15,12 @@ from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit.database import engines
 from outboxkit.errors import ConfigurationError
+from outboxkit.errors.figures import COUNTED
 from outboxkit.errors.sqlstates import sqlstate_of
-from outboxkit.errors.wording import COUNTED
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.runtime import engines
-from outboxkit.statements import activity, operations, partitions, status
+from outboxkit.statements import activity, partitions, pauses, status
 from outboxkit.statements.dialects import is_server, snapshot_options
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.catalogue import Metric
@@ -33,18 +33,12 @@ KEPT_SECONDS = 5.0
 PATIENCE_SECONDS = 3.0
 """The time for which a collection waits for the database, before it does without."""
 MOST_DESTINATIONS = 20
-LIMIT = {"limit": COUNTED}
+COUNT_LIMIT = {"limit": COUNTED}
 GAUGES = catalogue.CATALOGUE["The tables"]
 
 
 class TableReader:
-    """Reads the gauges of a database, at most one time every few seconds, however many collect.
-
-    Args:
-        engine: for one connection at a time.
-        now: the wall clock, for tests.
-        monotonic: a monotonic clock in seconds, for tests.
-    """
+    """Reads the gauges of a database, at most one time every few seconds, however many collect."""
 
     def __init__(
         self,
@@ -82,7 +76,7 @@ class TableReader:
         finally:
             self._readings, self._due = readings, self._monotonic() + KEPT_SECONDS
 
-    def _add(self, readings: Readings, part: "Part") -> bool:
+    def _add(self, readings: Readings, part: "GaugeReader") -> bool:
         """Add one part's readings, if its tables may be read. False: the database is away."""
         try:
             with self._engine.connect() as connection:
@@ -95,7 +89,7 @@ class TableReader:
         return True
 
 
-Part = Callable[[Connection, datetime], Readings]
+GaugeReader = Callable[[Connection, datetime], Readings]
 
 
 @cache
@@ -108,7 +102,7 @@ def _outbox(connection: Connection, now: datetime) -> Readings:
     names = connection.execute(_statement(status.destinations), {"limit": 1, "most": MOST_DESTINATIONS}).scalars().all()
     counts, ages = list[Reading](), list[Reading]()
     for name in dict.fromkeys((DEFAULT_DESTINATION, *names[:MOST_DESTINATIONS])):
-        ours = LIMIT | {"destination": name}
+        ours = COUNT_LIMIT | {"destination": name}
         ready, oldest_ready = connection.execute(_statement(status.ready), ours).one()
         waiting, next_due = connection.execute(_statement(status.count_waiting), ours).one()
         parked = connection.execute(_statement(status.parked), ours).scalar_one()
@@ -121,18 +115,20 @@ def _outbox(connection: Connection, now: datetime) -> Readings:
 
 def _dead_letters(connection: Connection, _: datetime) -> Readings:
     counts = {(side, reason): 0 for side, reasons in catalogue.DEAD_REASONS.items() for reason in reasons}
-    counts |= {(row.side, row.reason): row.rows for row in connection.execute(_statement(status.dead_open), LIMIT)}
+    counts |= {
+        (row.side, row.reason): row.rows for row in connection.execute(_statement(status.dead_open), COUNT_LIMIT)
+    }
     readings: list[Reading] = [(count, {"side": side, "reason": reason}) for (side, reason), count in counts.items()]
     return {catalogue.DEAD_OPEN: readings}
 
 
 def _parked_keys(connection: Connection, _: datetime) -> Readings:
-    count = connection.execute(_statement(status.count_parked_keys), LIMIT).scalar_one()
+    count = connection.execute(_statement(status.count_parked_keys), COUNT_LIMIT).scalar_one()
     return {catalogue.PARKED_KEYS: [(count, NONE)]}
 
 
 def _pauses(connection: Connection, now: datetime) -> Readings:
-    rows = connection.execute(operations.active_pauses(connection.dialect.name)).all()
+    rows = connection.execute(pauses.active_pauses(connection.dialect.name)).all()
     ages = list[Reading]()
     for row in rows:
         names = {"destination": "", "queue": "", "destination" if row.process == "relay" else "queue": row.name}
@@ -151,14 +147,13 @@ def _database(connection: Connection, now: datetime) -> Readings:
 
 
 def _inbox(connection: Connection, _: datetime) -> Readings:
-    names = [row[3] for row in connection.execute(partitions.attached(partitions.INBOX))]
-    days = [day for name in names if name is not None and (day := partitions.INBOX.day_of(name)) is not None]
-    oldest = [datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() for day in sorted(days)[:1]]
+    days = partitions.INBOX.days_of(connection.execute(partitions.attached(partitions.INBOX)))
+    oldest = [datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() for day in days[:1]]
     return {catalogue.INBOX_OLDEST_DAY: [(second, NONE) for second in oldest]}
 
 
-PARTS_OF_EACH: tuple[Part, ...] = (_outbox, _dead_letters, _parked_keys, _pauses)
-PARTS: tuple[Part, ...] = (*PARTS_OF_EACH, _database, _inbox)
+PARTS_OF_EACH: tuple[GaugeReader, ...] = (_outbox, _dead_letters, _parked_keys, _pauses)
+PARTS: tuple[GaugeReader, ...] = (*PARTS_OF_EACH, _database, _inbox)
 """The parts that are read one after the other. A role that may not read one has the others."""
 
 
@@ -174,11 +169,7 @@ class TableGauges:
         self._reader: Engine | None = None
 
     async def open(self) -> None:
-        """Make ready to read, if anybody collects. A database in memory has no gauges.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database is away.
-        """
+        """Make ready to read, if anybody collects. A database in memory has no gauges."""
         if metrics.is_on():
             try:
                 self._reader = await engines.reader_beside(self._engine)

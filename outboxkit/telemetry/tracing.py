@@ -26,7 +26,7 @@ else:
     _STAND_INS = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
     _OPEN, _ATTEMPTS = contexts.create_key("outboxkit-open"), contexts.create_key("outboxkit-attempts")
 
-SCOPE = "outboxkit"
+TRACER = "outboxkit"
 """The name of the tracer."""
 
 
@@ -41,12 +41,7 @@ _BATCH = "batch"
 
 
 class WorkSpan:
-    """The span of some work, current in its block. Without a span it does nothing.
-
-    Args:
-        span: an OpenTelemetry span, recording or not.
-        inside: the context of the block.
-    """
+    """The span of some work, current in its block. Without a span it does nothing."""
 
     __slots__ = ("_has_failed", "_inside", "_span", "_token")
 
@@ -123,25 +118,25 @@ def application_tracer() -> "trace.Tracer | None":
         return _known[1]
     if isinstance(provider, _STAND_INS):
         return None
-    _known = provider, provider.get_tracer(SCOPE)
+    _known = provider, provider.get_tracer(TRACER)
     return _known[1]
 
 
-class Place(NamedTuple):
-    """The place where messages are sent to or come from: the messaging system, and a name in it, such as a queue."""
+class Endpoint(NamedTuple):
+    """Where messages are sent to or come from: the messaging system, and a name in it, such as a queue."""
 
-    system: str = SCOPE
+    system: str = TRACER
     name: str | None = None
 
 
-HERE = Place()
-"""The place of a message that a program of its own gives to the inbox."""
+HERE = Endpoint()
+"""That of a message which a program of its own gives to the inbox."""
 
 
 def created(fields: Mapping[str, Any], destination: str) -> Mapping[str, object]:
     """The headers of a new message with these fields: with the context of a span of its own, if it is added in a trace.
 
-    A current span that does not record is continued by no other: its context is passed on, unless the message has one.
+    If the current span does not record, its context is passed on unchanged, unless the message has one of its own.
     """
     headers: Mapping[str, object] = fields.get("headers") or {}
     if not HAS_API or (current := trace.get_current_span()) is trace.INVALID_SPAN:
@@ -151,9 +146,9 @@ def created(fields: Mapping[str, Any], destination: str) -> Mapping[str, object]
         if current.is_recording():
             if (tracer := application_tracer()) is not None:
                 more = {"outboxkit.destination": destination, "outboxkit.causation_id": fields.get("causation_id")}
-                place = Place(name=fields["type"] if fields.get("topic") is None else fields["topic"])
-                story = _of_message(fields["id"], fields["type"], fields.get("correlation_id"))
-                attributes = _attributes("create", place, more) | story
+                endpoint = Endpoint(name=fields["type"] if fields.get("topic") is None else fields["topic"])
+                of_message = _of_message(fields["id"], fields["type"], fields.get("correlation_id"))
+                attributes = _attributes("create", endpoint, more) | of_message
                 span = tracer.start_span(f"create {fields['type']}", kind=SpanKind.PRODUCER, attributes=attributes)
                 context = span.get_span_context()
                 span.end()
@@ -163,14 +158,14 @@ def created(fields: Mapping[str, Any], destination: str) -> Mapping[str, object]
     return headers
 
 
-def sending(messages: Sequence[Message], to: Place, attempts: Iterable[tuple[str, int]] = ()) -> WorkSpan:
+def sending(messages: Sequence[Message], to: Endpoint, attempts: Iterable[tuple[str, int]] = ()) -> WorkSpan:
     """The span of publishing a batch, with links to the contexts of its messages.
 
     There is none if all of them say that they are not sampled.
 
     Args:
         messages: the batch.
-        to: the place that it is published to.
+        to: where it is published to.
         attempts: the ids of messages that were tried before, and the number of this attempt.
     """
     tracer = application_tracer()
@@ -195,7 +190,7 @@ def carrying(message: Message) -> WorkSpan:
 
 
 def processing(
-    message: Message, handler: str, *, attempt: int = 1, replayed: bool = False, at: Place = HERE
+    message: Message, handler: str, *, attempt: int = 1, replayed: bool = False, at: Endpoint = HERE
 ) -> WorkSpan:
     """The span of handling one message, a child of the message's context; no second one for the same work.
 
@@ -222,7 +217,7 @@ def processing(
     return NO_SPAN
 
 
-def processing_batch(messages: Sequence[Message], *, at: Place = HERE) -> WorkSpan:
+def processing_batch(messages: Sequence[Message], *, at: Endpoint = HERE) -> WorkSpan:
     """The span of handling many messages in one transaction, with links to their contexts; no second one inside it.
 
     There is none if all of them say that they are not sampled: what their handlers do is not sampled either then.
@@ -308,16 +303,16 @@ def _with_context(headers: Mapping[str, object], context: "SpanContext") -> Mapp
     return others
 
 
-def _named(operation: str, place: Place) -> str:
-    return operation if place.name is None else f"{operation} {place.name}"
+def _named(operation: str, endpoint: Endpoint) -> str:
+    return operation if endpoint.name is None else f"{operation} {endpoint.name}"
 
 
-def _attributes(operation: str, place: Place, more: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(operation: str, endpoint: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
     attributes = {
-        "messaging.system": place.system,
+        "messaging.system": endpoint.system,
         "messaging.operation.name": operation,
         "messaging.operation.type": "send" if operation == "publish" else operation,
-        "messaging.destination.name": place.name,
+        "messaging.destination.name": endpoint.name,
         **more,
     }
     return {name: value for name, value in attributes.items() if value is not None}

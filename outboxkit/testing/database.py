@@ -3,18 +3,29 @@
 Rows are deleted and inserted as data: the tables themselves stay as they are.
 """
 
+import fcntl
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, make_url, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    QueuePool,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import AsyncAdaptedQueuePool
@@ -25,40 +36,30 @@ from outboxkit.runtime import process, urls
 from outboxkit.statements.dialects import has_one_writer, is_server
 from outboxkit.testing.differences import State
 
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
-
 LOCK = 0x6F7574626F78
 """The key of the advisory lock that a process holds while it tries a handler."""
 CONNECTIONS = 8
 ROWS_LIMIT = 10_000
 """A database with more rows is taken for one that is not for tests."""
-SEQUENCES = "sequences"
-"""The key of the state under which a server's sequences are."""
 _OURS = {table.name for table in tables.metadata.tables.values()} - {tables.outbox.name}
 _NOT_COMPARED = {"position", "message_id", "created_at", "attempts", "last_error", "held", "first_failed_at"}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRow:
+class StoredRow(NamedTuple):
     """A row: its values by column, and its form from which it can be inserted again."""
 
     values: dict[str, Any]
     raw: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The rows of all tables, and the state of the generators of numbers."""
+class Contents(NamedTuple):
+    """The rows of all tables, and the state of the sequences."""
 
     rows: dict[str, list[StoredRow]]
-    sequences: dict[str, Any] = field(default_factory=dict)
+    sequences: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(NamedTuple):
     """A table: its name for people, its columns, and the tables that it refers to."""
 
     shown: str
@@ -81,7 +82,6 @@ _TABLES = """
      ORDER BY 1
 """
 _SEQUENCES = "SELECT format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value IS NOT NULL FROM pg_sequences"  # noqa: E501
-_FILE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY 1"  # noqa: E501
 
 
 class TrialDatabase:
@@ -166,8 +166,7 @@ class TrialDatabase:
             return
         name = hashlib.sha256(str(Path(self.url.database or "").resolve()).encode()).hexdigest()[:16]
         with (Path(gettempdir()) / f"outboxkit-{name}.lock").open("a") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def read(self) -> Contents:
@@ -184,19 +183,13 @@ class TrialDatabase:
                 return Contents(rows, numbers)
             for name, table in self._tables.items():
                 result = connection.exec_driver_sql(f"SELECT {', '.join(table.columns)} FROM {name}")
-                keys = list(result.keys())
-                rows[name] = [StoredRow(dict(zip(keys, row, strict=True)), tuple(row)) for row in result]
-        return Contents(rows)
+                rows[name] = [StoredRow(dict(row._mapping), tuple(row)) for row in result]  # noqa: SLF001
+        return Contents(rows, {})
 
     def state(self) -> State:
         """The rows as they are compared: outboxkit's own bookkeeping left out, messages as what they say."""
-        contents = self.read()
-        numbers: list[Mapping[str, Any]] = [
-            {"name": name, "last_value": value if called else None}
-            for name, (value, called) in contents.sequences.items()
-        ]
-        state: dict[str, list[Mapping[str, Any]]] = {SEQUENCES: numbers}
-        for name, rows in contents.rows.items():
+        state: dict[str, list[Mapping[str, Any]]] = {}
+        for name, rows in self.read().rows.items():
             shown = self._tables[name].shown
             if (plain := shown.rpartition(".")[2]) not in _OURS:
                 state[shown] = [_message(row.values) if plain == tables.outbox.name else row.values for row in rows]
@@ -274,24 +267,17 @@ class TrialDatabase:
         return names
 
     def numbered(self) -> dict[str, set[str]]:
-        """The columns with numbers that a file gives to its rows, and those that refer to them; a server has others.
-
-        Every key that is an integer may be one.
-        """
+        """The columns with numbers that a file may give to its rows, and those that refer to them: none on a server."""
+        found = MetaData()
+        if not self.is_server:
+            found.reflect(self._engine)
+        keys = (list(table.primary_key) for table in found.tables.values())
+        numbers = {key[0] for key in keys if len(key) == 1 and isinstance(key[0].type, Integer)}
         result: dict[str, set[str]] = {}
-        if self.is_server:
-            return result
-        with self._engine.connect() as connection:
-            for name, table in self._tables.items():
-                columns = connection.exec_driver_sql(f"PRAGMA table_info({name})").all()
-                primary = [column for column in columns if column[5]]
-                if len(primary) == 1 and primary[0][2].upper() == "INTEGER":
-                    result[table.shown] = {primary[0][1]}
-            numbered = set(result)
-            for name, table in self._tables.items():
-                for foreign in connection.exec_driver_sql(f"PRAGMA foreign_key_list({name})"):
-                    if foreign[2] in numbered:
-                        result.setdefault(table.shown, set()).add(foreign[3])
+        for table in found.tables.values():
+            for column in table.columns:
+                if column in numbers or any(foreign.column in numbers for foreign in column.foreign_keys):
+                    result.setdefault(table.name, set()).add(column.name)
         return result
 
     def backend(self, connection: Connection) -> int | None:
@@ -337,11 +323,14 @@ class TrialDatabase:
                 rows = connection.execute(text(_TABLES)).all()
                 found = {row.name: _Table(row.shown, list(row.columns), list(row.parents)) for row in rows}
             else:
-                quote = connection.dialect.identifier_preparer.quote_identifier
-                found = {}
-                for name in connection.exec_driver_sql(_FILE_TABLES).scalars().all():
-                    columns = connection.exec_driver_sql(f"PRAGMA table_info({quote(name)})")
-                    found[quote(name)] = _Table(name, [quote(column[1]) for column in columns], [])
+                quote, inspector, found = (
+                    connection.dialect.identifier_preparer.quote_identifier,
+                    inspect(connection),
+                    {},
+                )
+                for name in inspector.get_table_names():
+                    columns = [each for each in inspector.get_columns(name) if "computed" not in each]
+                    found[quote(name)] = _Table(name, [quote(each["name"]) for each in columns], [])
         with suppress(CycleError):
             order = TopologicalSorter({name: table.parents for name, table in found.items()}).static_order()
             return {name: found[name] for name in order}

@@ -33,9 +33,6 @@ class Memory:
 
     They are those of its module, of the classes, objects and queues there, and of the application's modules that it
     names. Objects in these objects count, too, and so do closures, defaults and its own attributes.
-
-    Args:
-        function: the handler's.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

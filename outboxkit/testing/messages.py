@@ -5,7 +5,7 @@ The functions are plain ones. With an `AsyncSession`: `await session.run_sync(ou
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids, inbox, statements
 from outboxkit.codec import payloads
+from outboxkit.codec.headers import ALIASES
 from outboxkit.codec.rows import COLUMNS, from_row
 from outboxkit.database.sqlalchemy_asyncio import async_session
 from outboxkit.database.transaction import session_of
@@ -34,13 +35,7 @@ Handlers = ModuleType | Callable[..., Any] | Handler | Collection[ModuleType | C
 
 @dataclass(frozen=True, eq=False)
 class AddedMessage:
-    """A message in the outbox. It equals an event of the same name and content.
-
-    Attributes:
-        message: the message.
-        due_at: not before this moment; None: at once.
-        destination: the destination.
-    """
+    """A message in the outbox, which is due at once if `due_at` is None. It equals an event of its name and content."""
 
     message: Message
     due_at: datetime | None = None
@@ -83,11 +78,7 @@ class OutboxMessages(list[AddedMessage]):
         return OutboxMessages(each for each in self if each.type in names)
 
     def one(self, event: object, **properties: object) -> AddedMessage:
-        """The only message that is this event, or of this class or name, with these properties.
-
-        Args:
-            event: an event, its class, or its name.
-            properties: `key`, `due_at`, `destination`, and others of a `Message`, such as `correlation_id`.
+        """The only message that is this event, or of this class or name, with properties such as `key` and `due_at`.
 
         Raises:
             AssertionError: there is none, or more than one; the text has all messages.
@@ -108,6 +99,11 @@ def _property(added: AddedMessage, name: str) -> object:
     return dict(value) if isinstance(value, Mapping) else value
 
 
+def _as_added(message: Message) -> Message:
+    """The message without what its row alone has."""
+    return replace(message, headers={name: value for name, value in message.headers.items() if name != ALIASES})
+
+
 def outbox_messages(session: AnySession) -> OutboxMessages:
     """The messages that the session's transaction sees in the outbox, and those that it has added and not flushed.
 
@@ -117,7 +113,7 @@ def outbox_messages(session: AnySession) -> OutboxMessages:
     columns = [outbox.c[name] for name in (*COLUMNS, "due_at", "destination")]
     with plain.no_autoflush:
         rows = plain.execute(select(*columns).order_by(outbox.c.position)).all()
-    messages = [AddedMessage(from_row(row[: len(COLUMNS)]), *row[len(COLUMNS) :]) for row in rows]
+    messages = [AddedMessage(_as_added(from_row(row[: len(COLUMNS)])), *row[len(COLUMNS) :]) for row in rows]
     drafts = pending_drafts(plain)
     messages += [AddedMessage(draft.message, draft.row["due_at"], draft.row["destination"]) for draft in drafts]
     return OutboxMessages(messages)
@@ -136,12 +132,7 @@ def assert_round_trips(event: object) -> None:
 
 
 def message_of(event: object, **properties: Any) -> Message:
-    """A message with this event, as a consumer gets it.
-
-    Args:
-        event: an instance of an `@event` class.
-        properties: further fields of `Message`, such as `key`, `headers` and `correlation_id`; `id` is a new one by
-            default.
+    """A message with this event, as a consumer gets it; `properties` are further fields of `Message`, such as `key`.
 
     Raises:
         EncodeError: it cannot be encoded.
@@ -154,15 +145,8 @@ def message_of(event: object, **properties: Any) -> Message:
 def deliver(session: AnySession, handler: Callable[..., Any] | Handler, event: object) -> Outcome:
     """Deliver an event to a handler, in a savepoint of the session's transaction, as a consumer does.
 
-    With an `AsyncSession`: `await session.run_sync(deliver, handler, event)`.
-
-    Args:
-        session: the test's own; nothing is committed.
-        handler: a function with `@inbox_handler`, or its `Handler`.
-        event: the event, or a `Message`. The same `Message` a second time is a duplicate.
-
-    Returns:
-        `Outcome.PROCESSED`, or `Outcome.DUPLICATE` if the handler was not called.
+    With an `AsyncSession`: `await session.run_sync(deliver, handler, event)`. Nothing is committed. The same `Message`
+    a second time is a duplicate: the handler is not called.
 
     Raises:
         Exception: whatever the handler raises, such as `Retry`; nothing of it is left then.
@@ -177,18 +161,10 @@ def deliver(session: AnySession, handler: Callable[..., Any] | Handler, event: o
 def deliver_all(session: AnySession, handlers: Handlers, *, now: datetime | None = None) -> OutboxMessages:
     """Deliver the messages in the outbox that are due, and those that handlers add, until none is left.
 
-    Each handler runs in a savepoint. A message that all its handlers have handled leaves the outbox. Messages without a
-    handler, and those of other destinations, stay where they are.
+    Each handler runs in a savepoint. A message that all its handlers have handled leaves the outbox, and is returned.
+    Messages without a handler, those of other destinations, and those that are due after `now`, stay where they are.
 
-    With an `AsyncSession`: `await session.run_sync(deliver_all, handlers)`.
-
-    Args:
-        session: the test's own; nothing is committed.
-        handlers: modules, functions and `Handler` objects, or one of them.
-        now: the time; messages with a later `deliver_at` are not due.
-
-    Returns:
-        The messages that were delivered, in their order; they compare with events.
+    With an `AsyncSession`: `await session.run_sync(deliver_all, handlers)`. Nothing is committed.
 
     Raises:
         Exception: whatever a handler raises. Its message stays in the outbox.

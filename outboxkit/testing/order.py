@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from itertools import islice, permutations
 from math import factorial
 from typing import Any
@@ -32,11 +33,7 @@ def assert_order_does_not_matter(
     whose handler raises `Retry` comes again after the others, as it would in a consumer. The rows of the database are
     put back in the end.
 
-    Args:
-        handlers: modules, functions and `Handler` objects, or one of them.
-        events: two or more events, in the order in which they happened.
-        engine: as for `assert_effects_once`.
-        ignore: patterns of tables, and of `table.column`, that are not compared.
+    `engine` and `ignore` are those of `assert_effects_once`. The events are given in the order in which they happened.
 
     Raises:
         AssertionError: an order leads to other rows, or to an error; the text names both.
@@ -46,20 +43,20 @@ def assert_order_does_not_matter(
     __tracebackhide__ = True
     specs = list(specs_of(handlers, "assert_order_does_not_matter"))
     _refuse_unhandled(specs, events)
-    database = TrialDatabase(engine)
-    try:
-        with database.alone(), Trials(database, specs[0], None, ignore=ignore) as trials:
-            first = tuple(range(len(events)))
-            expected = _deliver(trials, specs, events, first)
-            varied = varying(expected, _deliver(trials, specs, events, first, advance=True)) or {}
-            for table, columns in database.numbered().items():
-                varied.setdefault(table, set()).update(columns)
-            for order in _orders(len(events)):
-                lines = difference(expected, _deliver(trials, specs, events, order), varied)
-                if lines:
-                    raise AssertionError("\n".join(_report(events, order, lines)))
-    finally:
-        database.close()
+    with (
+        closing(TrialDatabase(engine)) as database,
+        database.alone(),
+        Trials(database, specs[0], None, ignore=ignore) as trials,
+    ):
+        first = tuple(range(len(events)))
+        expected = _deliver(trials, specs, events, first)
+        varied = varying(expected, _deliver(trials, specs, events, first, advance=True)) or {}
+        for table, columns in database.numbered().items():
+            varied.setdefault(table, set()).update(columns)
+        for order in _orders(len(events)):
+            lines = difference(expected, _deliver(trials, specs, events, order), varied)
+            if lines:
+                raise AssertionError("\n".join(_report(events, order, lines)))
 
 
 def _refuse_unhandled(handlers: Sequence[Handler], events: Sequence[object]) -> None:

@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -31,6 +30,7 @@ import sqlalchemy
 from sqlalchemy import Connection, Engine, event
 
 import outboxkit.effects
+from outboxkit.testing.differences import fits_any
 
 REQUEST = "it sends a request without a key that is the same at each attempt"
 SPEAKS, MAIL = "it speaks with another service", "it sends a mail"
@@ -98,14 +98,10 @@ class Recorder:
     """Hears of what handlers do outside of their sessions. It is a context manager.
 
     Args:
-        code: the handler's function.
         outside: patterns of targets that the test allows.
 
     Attributes:
-        effects: those so far, in their order.
         forgotten: the names of coroutines that were never awaited.
-        acted: whether it has done anything, allowed or not.
-        threads: the threads that the handler has started.
         bound: the sockets that it has bound to an address.
     """
 
@@ -133,8 +129,8 @@ class Recorder:
         threading.setprofile(profile)
         for target, name, wrapper in (
             *((socket.socket, name, _sending) for name in ("send", "sendall")),
-            *((ssl.SSLSocket, name, _encrypting) for name in ("send", "write")),
-            (ssl.SSLObject, "write", _encrypting),
+            *((ssl.SSLSocket, name, _sending) for name in ("send", "write")),
+            (ssl.SSLObject, "write", _sending),
             (ThreadPoolExecutor, "submit", _submitting),
             (warnings, "_warn_unawaited_coroutine", _warning),
         ):
@@ -160,7 +156,7 @@ class Recorder:
     def add(self, span: _Span, kind: str, target: str, line: str = "") -> None:
         """Record one effect, unless the test allows it."""
         self.acted = True
-        if not any(fnmatchcase(target, pattern) for pattern in self._outside):
+        if not fits_any(target, self._outside):
             self.effects.setdefault(Deed(AFTER if span.after_commit else kind, target, line))
 
     def spoke(self, span: _Span, peer: str, sent: bytes, line: str | None) -> None:
@@ -186,7 +182,7 @@ class Recorder:
         return None
 
     def is_own(self, address: object) -> bool:
-        """Whether the handler connects to a socket that it has bound itself, for a pair of its own."""
+        """Whether the handler connects to a socket that it has bound itself, for a pair of its own, as pika does."""
         if any(own.fileno() >= 0 and own.getsockname() == address for own in self.bound):
             self._own_peers.add(str(self.peer(address)))
         return str(self.peer(address)) in self._own_peers
@@ -208,7 +204,7 @@ class Recorder:
     def compare(self, before: dict[str, object]) -> None:
         """Record the files that are not as they were at the attempt before."""
         for path, content in self.state().items():
-            if before.get(path) != content and not any(fnmatchcase(path, each) for each in self._outside):
+            if before.get(path) != content and not fits_any(path, self._outside):
                 self.effects.setdefault(Deed(FILE, path, self._paths[path]))
 
     def running(self) -> list[threading.Thread]:
@@ -306,18 +302,12 @@ def _sent(peer: socket.socket | str, sent: bytes = b"") -> None:
 
 
 def _sending(original: Any) -> Any:
-    def send(self: socket.socket, data: Any, *arguments: Any) -> Any:
-        if _span.get() is not None:
-            _sent(self, bytes(data))
-        return original(self, data, *arguments)
+    """What is encrypted has the name of the server that its certificate is for."""
 
-    return send
-
-
-def _encrypting(original: Any) -> Any:
     def send(self: Any, data: Any, *arguments: Any) -> Any:
         if _span.get() is not None:
-            _sent(f"https://{self.server_hostname or 'a server'}", bytes(data))
+            is_tls = isinstance(self, ssl.SSLSocket | ssl.SSLObject)
+            _sent(f"https://{self.server_hostname or 'a server'}" if is_tls else self, bytes(data))
         return original(self, data, *arguments)
 
     return send

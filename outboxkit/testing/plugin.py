@@ -40,7 +40,7 @@ def outboxkit_database(outboxkit_server: str) -> Iterator[str]:
     """The URL of a new database of that server with outboxkit's tables; it is dropped after the test."""
     from sqlalchemy import create_engine, make_url, text  # noqa: PLC0415
 
-    from outboxkit import migrations  # noqa: PLC0415
+    from outboxkit.schema import migrations  # noqa: PLC0415
 
     name = f"outboxkit_{secrets.token_hex(6)}"
     server = create_engine(outboxkit_server, isolation_level="AUTOCOMMIT")

@@ -13,7 +13,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from functools import wraps
 from inspect import unwrap
 from pathlib import Path
@@ -27,13 +26,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, inbox, tables
+from outboxkit.consumer.threads import frame_of
 from outboxkit.database.sqlalchemy_asyncio import await_
-from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox import Handler
 from outboxkit.message import Message
-from outboxkit.runtime.threads.pool import frame_of
 from outboxkit.statements.dialects import is_server
-from outboxkit.testing.database import SEQUENCES, Contents, TrialDatabase
-from outboxkit.testing.differences import Changes, changes
+from outboxkit.testing.database import Contents, TrialDatabase
+from outboxkit.testing.differences import Changes, changes, fits_any
 from outboxkit.testing.memory import Memory
 from outboxkit.testing.messages import message_of
 from outboxkit.testing.outside import Recorder, is_application, profile
@@ -56,24 +55,15 @@ class Ending(StrEnum):
 
 @dataclass(eq=False)
 class Trial:
-    """One delivery, and its course.
+    """One delivery, and its course. Statements and suspensions are numbered from 1; 0 is none of them.
 
     Attributes:
-        message: the message.
-        ending: the end of its transaction.
         batch: further messages that are handled in its transaction.
-        pause: the statement of the handler before which it waits for `released`, from 1; 0: none. The number after the
-            last one is the commit.
-        failure: the statement that fails; 0: none.
-        cancelled: the suspension of the handler at which it is cancelled, from 1; 0: none.
+        pause: the statement of the handler before which it waits for `released`; the one after the last is the commit.
+        cancelled: the suspension at which the handler is cancelled: it awaits something that is not there yet.
         stale: rows that it reads until its first write or lock, instead of those that are there.
-        statements: the number of statements of the handler.
-        reads: the numbers of those that only read.
-        suspensions: the number of times that the handler has awaited something that was not there yet.
-        outcome: the outcome, if it came that far.
-        error: the error that ended it.
-        failed_statement: the statement that was made to fail.
-        left: descriptions of the tasks, timers and threads that the handler left behind.
+        reads: the numbers of the statements that only read.
+        left: the tasks, timers and threads that the handler left behind.
     """
 
     message: Message
@@ -86,7 +76,6 @@ class Trial:
     statements: int = 0
     reads: list[int] = field(default_factory=list)
     suspensions: int = 0
-    outcome: Outcome | None = None
     error: BaseException | None = None
     failed_statement: str | None = None
     left: list[str] = field(default_factory=list)
@@ -109,22 +98,19 @@ class _Statements:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Count the statements of the block; the first one is the inbox's."""
-        listeners = (("before_execute", self._before_locking), ("before_cursor_execute", self._before))
-        for name, listener in listeners:
-            event.listen(self._connection, name, listener)
+        event.listen(self._connection, "before_cursor_execute", self._before)
         try:
             yield
         finally:
-            for name, listener in listeners:
-                event.remove(self._connection, name, listener)
+            event.remove(self._connection, "before_cursor_execute", self._before)
 
-    def _before(self, *arguments: Any) -> None:
-        trial, statement, parameters = self._trial, arguments[2], arguments[3]
+    def _before(self, _: Any, __: Any, statement: str, parameters: Any, context: Any, ___: Any) -> None:
+        trial, text = self._trial, statement.lstrip().upper()
         if self._is_first:
             self._is_first = False
             return
-        text = statement.lstrip().upper()
-        if not text.startswith(READING):
+        locks = getattr(getattr(context.compiled, "statement", None), "_for_update_arg", None)
+        if locks is not None or not text.startswith(READING):
             self.end_stale()
         trial.statements += 1
         if text.startswith("SELECT"):
@@ -133,10 +119,6 @@ class _Statements:
         if trial.statements == trial.failure:
             trial.failed_statement = statement
             raise OperationalError(statement, parameters, Exception("outboxkit.testing lets this statement fail"))
-
-    def _before_locking(self, _: Any, statement: Any, *__: Any) -> None:
-        if getattr(statement, "_for_update_arg", None) is not None:
-            self.end_stale()
 
     def end_stale(self) -> None:
         """Drop the stale copies of tables, so that it reads the current rows from now on."""
@@ -159,26 +141,13 @@ class _Statements:
 class Trials:
     """A handler, and deliveries to it that begin with the same rows. It is a context manager, and puts the rows back.
 
-    Args:
-        database: for the transactions. No other process uses it meanwhile.
-        handler: the handler that is tried.
-        event: its event.
-        ignore: patterns of tables, columns and variables that are not compared.
-        outside: patterns of what the handler may do outside of its session.
-        watch: returns a value that is compared with the variables.
-        patience: seconds after which a delivery that does not end is given up.
+    The arguments are those of `assert_effects_once`.
 
     Attributes:
-        title: the trial that is under way.
-        start: the rows at the beginning.
-        recorder: what the handler does outside of its session.
-        others: further events for the handler.
         single: one delivery; its statements are counted.
         expected: the changes by one delivery.
         varied: the columns whose values differ between two single deliveries.
         has_effects: whether one delivery changes anything, or acts outside.
-        has_sequences: whether sequences are compared. They go on after a rollback, too, so that their numbers mean
-            nothing if they are in rows.
     """
 
     single: Trial
@@ -211,7 +180,6 @@ class Trials:
         self.others: Collection[object] = ()
         self.expected: Changes = {}
         self.varied: dict[str, set[str]] = {}
-        self.has_sequences = False
         self.has_effects = False
 
     def __enter__(self) -> Self:
@@ -241,15 +209,7 @@ class Trials:
 
     def changes(self, *, all_of_them: bool = False) -> Changes:
         """The changes since the start: those that are compared, or all of them."""
-        result = changes(self._before, self.database.state(), () if all_of_them else self._ignore)
-        if not all_of_them and not self.has_sequences:
-            result.pop(SEQUENCES, None)
-        return result
-
-    def look_for_sequences(self) -> None:
-        """Compare sequences from now on, if nothing else has changed."""
-        self.has_sequences = True
-        self.has_sequences = self.changes().keys() == {SEQUENCES}
+        return changes(self._before, self.database.state(), () if all_of_them else self._ignore)
 
     def remembered(self) -> dict[str, str]:
         """The variables that the handler reaches, and what is watched; files that it keeps open are written."""
@@ -259,7 +219,7 @@ class Trials:
                 if isinstance(path := getattr(file, "name", None), str) and Path(path).is_file():
                     self.recorder.note(str(Path(path).resolve()))
         values = self._memory.state() | ({"what is watched": repr(self._watch())} if self._watch else {})
-        return {name: values[name] for name in values if not any(fnmatchcase(name, each) for each in self._ignore)}
+        return {name: value for name, value in values.items() if not fits_any(name, self._ignore)}
 
     def settle(self, message: Message) -> Trial:
         """Deliver a message until no error ends it, as a consumer does; in vain after some attempts."""
@@ -385,7 +345,7 @@ class Trials:
             # A call that is cut off by a cancellation is no effect of the handler's own.
             recording = nullcontext() if trial.cancelled else self.recorder.recording(connection, trial.message.id)
             with recording, statements.watched():
-                trial.outcome = _handle(session, trial, handler)
+                _handle(session, trial, handler)
                 trial.left = [each for each in _running(connection) if each not in before]
                 trial.left += [f"the thread {thread.name}" for thread in self.recorder.running()]
             statements.end_stale()
@@ -405,14 +365,14 @@ class Trials:
                 session.rollback()
 
 
-def _handle(session: Session, trial: Trial, handler: Handler) -> inbox.Outcome:
+def _handle(session: Session, trial: Trial, handler: Handler) -> None:
     if handler.is_async:
         is_file = not is_server(session.get_bind().dialect.name)
         handler = replace(handler, function=_suspending(handler.function, trial, between_statements=is_file))
-    if not trial.batch:
-        return inbox.run_once(session, trial.message, handler)
-    entries = [inbox.Entry.of(message, handler) for message in (trial.message, *trial.batch)]
-    return inbox.run_batch(session, entries)[0]
+    if trial.batch:
+        inbox.run_batch(session, [inbox.Entry.of(message, handler) for message in (trial.message, *trial.batch)])
+    else:
+        inbox.run_once(session, trial.message, handler)
 
 
 def _suspending(function: Any, trial: Trial, *, between_statements: bool) -> Any:

@@ -59,7 +59,6 @@ class Deployment:
             "OUTBOXKIT_QUEUE": broker.queue,
             "OUTBOXKIT_RETRY_DELAYS": DELAYS_TEXT,
             "OUTBOXKIT_LOG_LEVEL": "debug",
-            "OUTBOXKIT_LOG_FORMAT": "json",
         }
         self.processes: list[WorkerProcess] = []
         self._logs, self._numbers = logs, count()

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, text
 
 from tests.acceptance.deployment import Deployment
+from tests.acceptance.worker_process import WorkerProcess
 
 SETTLE = 4712
 """While a test holds this advisory lock, deletes from the outbox wait in a trigger."""
@@ -22,6 +23,21 @@ def settling_waits(deployment: Deployment) -> Iterator[Connection]:
         yield connection
     with deployment.engine.begin() as connection:
         connection.execute(text("DROP TRIGGER wait_to_settle ON outboxkit_outbox"))
+
+
+def kill_settling(deployment: Deployment, relay: WorkerProcess) -> None:
+    """Kill a relay whose DELETE waits, and end its session: as if neither that nor the COMMIT behind it had arrived.
+
+    Both are sent at once. The server alone would go on with them, as the broker has confirmed the messages.
+    """
+    relay.kill()
+    with deployment.engine.begin() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND application_name LIKE 'outboxkit %' AND wait_event = 'advisory'"
+            )
+        )
 
 
 def let_settling_wait(deployment: Deployment) -> None:

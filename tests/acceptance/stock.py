@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from outboxkit import ids, tables
+from outboxkit import ids, outbox, tables
 from outboxkit.brokers.rabbitmq.topology import delay_name
 from outboxkit.runtime.settings import parse_duration
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.depot import Booking, Tables
+from tests.acceptance.depot import Booking, ParcelArrived, Tables
 from tests.acceptance.worker_process import WorkerProcess
 from tests.support.delays import DELAYS_TEXT
-from tests.support.plain_client import PlainClient
+from tests.support.plain_client import PlainClient, keyed
 from tests.support.polling import eventually
 
 DEPOT = "tests.acceptance.depot"
@@ -32,7 +32,7 @@ AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Parcel:
-    """One message of a client that knows nothing of outboxkit, but for the header with the key."""
+    """One message of a client that knows nothing of outboxkit, but for the headers with the key and its bucket."""
 
     number: int
     fate: str = ""
@@ -44,10 +44,10 @@ class Parcel:
     def on_the_wire(self) -> aio_pika.Message:
         """Its body and its properties."""
         return aio_pika.Message(
-            json.dumps({"number": self.number, "weight": self.weight, "fate": self.fate}).encode(),
+            json.dumps({"number": self.number, "weight": self.weight, "fate": self.fate, "place": self.id}).encode(),
             message_id=self.id,
             type=ARRIVED,
-            headers={} if self.key is None else {"outboxkit-key": self.key},
+            headers={} if self.key is None else keyed(self.key),
             timestamp=self.timestamp,
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         )
@@ -83,6 +83,12 @@ class Stock:
     def arrive(self, parcels: Sequence[Parcel]) -> None:
         """Publish them in this order; the broker has confirmed each."""
         asyncio.run(_publish(self.deployment.broker, parcels))
+
+    def add(self, parcels: Sequence[Parcel]) -> None:
+        """Add them to the outbox in this order, in one transaction."""
+        with Session(self.deployment.engine) as session, session.begin():
+            for each in parcels:
+                outbox.add(session, ParcelArrived(each.number, fate=each.fate), key=each.key)
 
     def supervise(self, done: Callable[[], bool], **settings: str) -> int:
         """Start a consumer, and another one whenever it has ended, until this is so; then stop it.

@@ -118,19 +118,6 @@ def test_its_connections_are_ended_in_the_middle(deployment: Deployment):
     customers.assert_all_handled("database", times=noticed(customers, at_most=4))  # a connection each, or all at once
 
 
-def test_it_falls_silent_and_speaks_again(deployment: Deployment):
-    with database_behind_proxy(deployment) as (proxy, through):
-        customers = Customers(deployment, **through)
-        with gate_shut(deployment):
-            customers.send()
-            customers.wait_in_the_middle()
-            proxy.swallow()
-        customers.send()
-        eventually(lambda: proxy.held_bytes > 0)
-        proxy.release()
-        customers.assert_all_handled(None)
-
-
 def test_it_falls_silent_and_its_connections_end(deployment: Deployment):
     with database_behind_proxy(deployment) as (proxy, through):
         customers = Customers(deployment, **through)

@@ -11,7 +11,7 @@ from tests.support.polling import eventually
 
 RUNNING = {"singly": 2, "together": 5, "in the loop": 2}
 """How many parcels are inside transactions: two of one each, or one of five."""
-LIMITS = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "5"}
+LIMITS = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_BATCH_SIZE": "5"}
 PARCELS = [Parcel(number, "waits") for number in range(12)]
 NOTHING_WAITS = "1h"
 END_SESSIONS = text(

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from outboxkit.codec import payloads
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.settling import settling_waits
+from tests.acceptance.settling import kill_settling, settling_waits
 from tests.acceptance.shop import OrderConfirmed, send
 from tests.acceptance.stock import Parcel, Stock
 from tests.support.polling import eventually
@@ -17,7 +17,7 @@ def test_a_relay_killed_between_publish_and_settle_publishes_again_with_the_same
     with settling_waits(deployment):
         relay = deployment.relay()
         eventually(lambda: deployment.broker.depth() == 20 and deployment.waiting_on("advisory") == 1)
-        relay.kill()
+        kill_settling(deployment, relay)
         assert deployment.pending() == 20
     drained = deployment.outboxkit("relay", "--drain")
     assert (drained.returncode, drained.stdout) == (0, "published 20\n")
@@ -28,13 +28,26 @@ def test_a_relay_killed_between_publish_and_settle_publishes_again_with_the_same
     assert deployment.effects() == dict.fromkeys(range(20), 1)
 
 
+def test_a_relay_killed_while_it_settles_has_lost_nothing_and_sends_nothing_twice(deployment: Deployment):
+    """Its last DELETE has arrived together with the COMMIT."""
+    deployment.declare_queue()
+    send(deployment.engine, *(OrderConfirmed(number, Decimal(1)) for number in range(20)))
+    with settling_waits(deployment):
+        relay = deployment.relay()
+        eventually(lambda: deployment.broker.depth() == 20 and deployment.waiting_on("advisory") == 1)
+        relay.kill()
+    assert eventually(deployment.pending, lambda pending: pending == 0) == 0
+    drained = deployment.outboxkit("relay", "--drain")
+    assert (drained.stdout, deployment.broker.depth()) == ("published 0\n", 20)
+
+
 def test_a_message_that_is_published_twice_is_the_same_on_the_wire(deployment: Deployment):
     deployment.broker.bind("OrderConfirmed")
     (sent,) = send(deployment.engine, OrderConfirmed(1, Decimal("1.50")), key="order-1", headers={"tenant": "a"})
     with settling_waits(deployment):
         relay = deployment.relay()
         eventually(lambda: deployment.broker.depth() == 1 and deployment.waiting_on("advisory") == 1)
-        relay.kill()
+        kill_settling(deployment, relay)
     assert deployment.outboxkit("relay", "--drain").returncode == 0
     first, second = deployment.broker.take_all()
     assert first.body == second.body == b'{"order_id":1,"total":"1.50"}'

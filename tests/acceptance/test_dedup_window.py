@@ -107,26 +107,6 @@ def test_a_duplicate_that_comes_after_its_row_was_forgotten_is_stale(stock: Stoc
     assert stock.booked() == {1: 1}
 
 
-def test_a_message_that_grows_old_in_the_queue_is_stale(stock: Stock):
-    """Nobody consumes until it is older than the retention less the skew, by the database's clock."""
-    short = {"OUTBOXKIT_INBOX_RETENTION": "301s", "OUTBOXKIT_MAX_ATTEMPTS": "2"}
-    stock.declare(**short)
-    parcel = Parcel(1)
-    stock.arrive([parcel])
-    made = ids.time_of(parcel.id)
-    assert made is not None
-
-    def age() -> timedelta:
-        with stock.deployment.engine.connect() as connection:
-            now: datetime = connection.execute(text("SELECT current_timestamp")).scalar_one()
-            return now - made
-
-    eventually(age, lambda found: found > timedelta(seconds=1))
-    assert stock.drain(**short) == "stale 1\n"
-    assert stock.given_up() == {parcel.id: "stale"}
-    assert not stock.booked()
-
-
 def test_a_retention_shorter_than_the_retry_delays_is_refused_at_the_start(stock: Stock):
     delays = {"OUTBOXKIT_RETRY_DELAYS": "1s,10s,1m,10m", "OUTBOXKIT_INBOX_RETENTION": "1h"}
     refused = stock.deployment.outboxkit("consume", DEPOT, **delays)

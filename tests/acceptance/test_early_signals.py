@@ -20,6 +20,7 @@ SLOW = "import time; print('importing', flush=True); time.sleep(3600)"
         (("relay",), "typer", signal.SIGTERM, 0),
         (("relay",), "typer", signal.SIGINT, 130),
         (("relay",), "pydantic", signal.SIGTERM, 0),
+        (("relay", "--drain"), "pydantic", signal.SIGTERM, 3),
         (("consume", "handlers_of_mine"), "handlers_of_mine", signal.SIGTERM, 0),
         (("consume", "handlers_of_mine"), "handlers_of_mine", signal.SIGINT, 130),
         (("status",), "typer", signal.SIGINT, 130),
@@ -45,3 +46,4 @@ def test_it_ends_without_a_traceback(
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert (child.returncode, "Traceback" in err) == (code, False), err
+    assert ("stopped before the drain began" in err) == (code == 3)

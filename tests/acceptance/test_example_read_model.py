@@ -50,9 +50,7 @@ def test_the_model_that_was_built_anew_is_the_old_one(
         "NEW_DATABASE_URL": new,
         "OUTBOXKIT_BROKER_URL": broker.url,
     }
-    done = run_script(
-        with_exports(script, urls), page.parent, OUTBOXKIT_EXCHANGE=broker.exchange, OUTBOXKIT_LOG_FORMAT="json"
-    )
+    done = run_script(with_exports(script, urls), page.parent, OUTBOXKIT_EXCHANGE=broker.exchange)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if "the same" in line] == [

@@ -104,7 +104,7 @@ def test_two_services_do_what_their_readme_says(two_databases: tuple[str, str], 
     }
     script = with_exports("".join(fenced(page, "sh")), urls)
 
-    done = run_script(script, page.parent, OUTBOXKIT_EXCHANGE=named_queues.exchange, OUTBOXKIT_LOG_FORMAT="json")
+    done = run_script(script, page.parent, OUTBOXKIT_EXCHANGE=named_queues.exchange)
 
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()

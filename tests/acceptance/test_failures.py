@@ -1,29 +1,15 @@
 """Handlers that fail, and messages that cannot be handled: tried again or set aside, while others flow on."""
 
 from decimal import Decimal
-from pathlib import Path
 
-from tests.acceptance.deployment import HANDLERS, Deployment
+from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import (
     OrderBroken,
     OrderConfirmed,
-    OrderPostponed,
     OrderRefused,
-    OrderTroubled,
     send,
 )
 from tests.support.polling import eventually
-
-
-def test_a_handler_that_raises_once_is_run_again(deployment: Deployment, tmp_path: Path):
-    consumer, _ = deployment.consumer(), deployment.relay()
-    send(deployment.engine, OrderTroubled(7, str(tmp_path / "stumbled")), OrderConfirmed(8, Decimal(1)))
-    assert deployment.wait_for_effects(2) == {7: 1, 8: 1}
-    (entry,) = consumer.entries("handler failed, will be retried")
-    assert (entry["handler"], entry["attempt"]) == ("HandleOrderTroubled", 1)
-    assert "stumbled once" in entry["error"]
-    assert consumer.stop() == 0
-    assert not deployment.dead_letters()
 
 
 def test_what_cannot_be_handled_ends_among_the_dead_letters_and_others_flow_on(deployment: Deployment):
@@ -40,16 +26,6 @@ def test_what_cannot_be_handled_ends_among_the_dead_letters_and_others_flow_on(d
         "malformed": (1, "the message has no message_id"),
     }
     assert eventually(deployment.broker.depth, lambda depth: depth == 0) == 0
-
-
-def test_a_drained_consumer_names_what_waits_for_a_later_retry(deployment: Deployment):
-    deployment.declare_queue()
-    send(deployment.engine, OrderPostponed(1), OrderConfirmed(2, Decimal(1)))
-    assert deployment.outboxkit("relay", "--drain").returncode == 0
-    drained = deployment.outboxkit("consume", HANDLERS, "--drain")
-    assert (drained.returncode, drained.stdout) == (0, "processed 1, retried 1; 1 wait for a later retry\n")
-    again = deployment.outboxkit("consume", HANDLERS, "--drain")
-    assert (again.returncode, again.stdout) == (0, "nothing to do\n")
 
 
 def test_a_drained_relay_says_what_could_not_be_published(deployment: Deployment):

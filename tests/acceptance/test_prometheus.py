@@ -19,7 +19,8 @@ import yaml
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
-from outboxkit.runtime.pauses import RELAY, pause_process
+from outboxkit.operators.pausing import pause_process
+from outboxkit.runtime.workers import RELAY
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed
 from tests.acceptance.test_admin_port import ANY, address_of

@@ -1,6 +1,6 @@
 """A broker that cannot be published to: the relay says so once, waits, and goes on by itself.
 
-A broker that is down is in `test_outages.py`.
+A broker that is down is in `test_order.py`.
 """
 
 import secrets
@@ -152,7 +152,7 @@ def test_its_vhost_is_deleted_and_made_again(in_vhost: Deployment, vhost: OwnVho
     in_vhost.broker.disconnect()
     vhost.delete()
     witness.send()
-    witness.assert_refused("broker", f"vhost {vhost.name} not found: is the name right?", f"vhost '{vhost.name}' is d")
+    witness.assert_refused("broker", f"vhost {vhost.name} not found; is the name right?", f"vhost '{vhost.name}' is d")
     witness.assert_status(waiting=4)
     vhost.create()
     declare(in_vhost)

@@ -7,21 +7,21 @@ from sqlalchemy import select, update
 
 from outboxkit import tables
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.stock import Parcel, Stock
-from tests.acceptance.test_ordered_consumer import KEYS, shuffled
+from tests.acceptance.stock import BOOKED, Parcel, Stock
+from tests.acceptance.test_ordered_consumer import DELAYS, KEYS, PATIENT, shuffled
 from tests.acceptance.worker_process import WorkerProcess
+from tests.servers import OwnServer
 from tests.support.night import by_night, chance
 from tests.support.polling import eventually
 
 EACH = by_night(40, else_=10)
 SPLIT = ("--ordered", "--shards", "3")
-PATIENT = {"OUTBOXKIT_MAX_ATTEMPTS": "1000"}
 
 
 @pytest.fixture
 def stock(deployment: Deployment) -> Stock:
     deployment.environment["OUTBOXKIT_PUBLISH_TIMEOUT"] = "1s"  # a move waits for so long
-    return Stock(deployment, delays="100ms,200ms")
+    return Stock(deployment, delays=DELAYS)
 
 
 def consumed(process: WorkerProcess) -> list[str]:
@@ -65,13 +65,47 @@ def test_keys_stay_in_order_from_one_queue_to_three_shards_and_back_whoever_is_k
     assert stock.suspected() == 0
 
 
+def test_keys_stay_in_order_and_nothing_is_lost_when_the_whole_broker_restarts(
+    on_own_rabbitmq: Deployment, own_rabbitmq: OwnServer
+):
+    """Messages wait in the shards when it goes down, and more of their keys come when it is back."""
+    stock, broker = Stock(on_own_rabbitmq, delays=DELAYS), on_own_rabbitmq.broker
+    parcels = shuffled(chance("restarts"), EACH)
+    size = len(parcels) // 5
+    parts = iter([parcels[first : first + size] for first in range(0, len(parcels), size)])
+    stock.declare(*SPLIT)
+    broker.bind(BOOKED, queue=f"{broker.queue}-booked", arguments={})
+    broker.disconnect()
+    relay = on_own_rabbitmq.relay(OUTBOXKIT_LOG_LEVEL="info")
+    consumers = list[WorkerProcess]()
+    for end in (own_rabbitmq.kill, own_rabbitmq.stop):
+        for each in consumers:
+            each.kill()
+        stock.add(next(parts))
+        on_own_rabbitmq.wait_for_empty_outbox()
+        end()
+        own_rabbitmq.start()
+        stock.add(next(parts))
+        already = stock.booked().total()
+        consumers = [stock.consume(*SPLIT, **PATIENT) for _ in range(2)]
+        eventually(lambda already=already: stock.booked().total() > already)
+    own_rabbitmq.stop()
+    stock.add(next(parts))
+    own_rabbitmq.start()
+    eventually(lambda: stock.booked().total() >= len(parcels))
+    assert [each.stop() for each in (relay, *consumers)] == [0, 0, 0]
+    assert stock.booked_by_key() == {f"k{key}": list(range(EACH)) for key in range(KEYS)}
+    assert stock.given_up() == {}
+
+
 def test_a_process_with_another_number_waits_until_the_others_have_ended(stock: Stock):
     stock.declare(*SPLIT)
     first = stock.consume(*SPLIT)
     first.wait_for("consumer connected")
     other = stock.consume("--ordered", "--shards", "2")
     waiting = other.wait_for("waiting: other processes are for another number of shards")
-    assert "run with --shards 3, and this one has --shards 2" in waiting["cure"]
+    assert "run with --shards 3, and this one has --shards 2" in waiting["reason"]
+    assert waiting["cure"] == "stop them, or start this one with --shards 3"
     assert "is to change to 2: it waits for the end of 1 process that runs with 3" in " ".join(
         stock.deployment.outboxkit("status").stdout.split()
     )
@@ -112,6 +146,8 @@ def test_a_change_that_a_crash_interrupted_is_finished_by_whoever_comes(stock: S
     back.wait_for("shards shared")
     stock.arrive([Parcel(number, key="k") for number in range(12, 16)])
     eventually(lambda: stock.booked().total() >= 16)
+    back.wait_for("consumer connected", times=5)  # of the queue, of its three shards, and of the queue again
+    eventually(lambda: not any(stock.depths().values()))
     assert back.stop() == 0
     assert stock.booked_by_key() == {"k": list(range(16))}
     assert {name: depth for name, depth in stock.depths().items() if depth} == {}

@@ -2,10 +2,9 @@
 
 import pytest
 
-from outboxkit.codec import payloads
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
-from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
+from tests.acceptance.shop import OrderConfirmed, OrderGated, send
 from tests.servers.ports import free_ports
 from tests.support.polling import eventually
 
@@ -40,39 +39,6 @@ def test_a_relay_that_cannot_settle_in_time_gives_the_rows_back(deployment: Depl
     assert deployment.outboxkit("relay", "--drain").stdout == "published 1\n"
 
 
-def test_a_consumer_finishes_what_it_handles_and_gives_back_the_rest(deployment: Deployment):
-    consumer = deployment.consumer(OUTBOXKIT_CONCURRENCY="2")
-    with deployment.lock_held(GATE):
-        publish_gated(deployment, 10)
-        eventually(lambda: deployment.waiting_on("advisory") == 2)
-        consumer.terminate()
-        assert deployment.effects() == {}
-    assert consumer.wait() == 0
-    assert deployment.effects().total() == 2
-    assert eventually(deployment.broker.depth, lambda depth: depth == 8)
-
-
-def test_a_consumer_that_cannot_finish_in_time_gives_the_message_back(deployment: Deployment):
-    consumer = deployment.consumer(OUTBOXKIT_SHUTDOWN_TIMEOUT="500ms")
-    with deployment.lock_held(GATE):
-        publish_gated(deployment, 1)
-        eventually(lambda: deployment.waiting_on("advisory") == 1)
-        assert consumer.stop() == 0
-        assert deployment.effects() == {}
-    assert eventually(deployment.broker.depth) == 1
-    assert deployment.outboxkit("consume", "tests.acceptance.shop", "--drain").stdout == "processed 1\n"
-
-
-def test_a_second_signal_does_not_wait(deployment: Deployment):
-    consumer = deployment.consumer(OUTBOXKIT_SHUTDOWN_TIMEOUT="1h")
-    with deployment.lock_held(GATE):
-        publish_gated(deployment, 1)
-        eventually(lambda: deployment.waiting_on("advisory") == 1)
-        eventually(lambda: consumer.terminate() or not consumer.is_running)
-        assert consumer.wait() == 0
-    assert eventually(deployment.broker.depth) == 1
-
-
 @pytest.mark.parametrize("name", ["relay", "consumer"])
 @pytest.mark.parametrize("away", ["DATABASE", "BROKER"])
 def test_a_stop_during_an_outage(deployment: Deployment, name: str, away: str):
@@ -84,10 +50,3 @@ def test_a_stop_during_an_outage(deployment: Deployment, name: str, away: str):
     process.wait_for(f"{away.lower()} is away, waiting")
     assert process.stop() == 0
     assert "hunter2" not in process.log.read_text()
-
-
-def publish_gated(deployment: Deployment, count: int) -> None:
-    for number in range(count):
-        deployment.broker.publish(
-            payloads.encode(OrderGated(number)), topic="OrderGated", type="OrderGated", message_id=f"gated-{number}"
-        )

@@ -15,13 +15,12 @@ from tests.benchmarks import (
     adding,
     consuming,
     draining,
-    measuring,
+    looking,
     publishing,
-    reconciling,
     requesting,
     rounds,
+    several,
     sharding,
-    tracing,
     waking,
 )
 from tests.benchmarks.machine import Share, Ticks
@@ -39,10 +38,9 @@ CASES: dict[str, Case] = {
         adding,
         consuming,
         sharding,
+        several,
         requesting,
-        reconciling,
-        measuring,
-        tracing,
+        looking,
     )
     for case in module.CASES
 }

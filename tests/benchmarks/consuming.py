@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from tests.benchmarks.consumers import drain
+from tests.benchmarks.consumers import drain, drain_again
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.rounds import Figures, Line, Measure
 
 COUNTS = {"raw": 30_000, "raw bulk": 60_000, "hand-written": 4_000, "per message": 4_000, "batch": 40_000}
-UNTIL_EMPTY = {f"{name}{how}": COUNTS[name] for name in ("per message", "batch") for how in ("", ", --drain")}
 IN_THREADS = {
     "per message": 4_000,
     "per message, thread": 4_000,
@@ -17,7 +16,7 @@ IN_THREADS = {
     "batch": 20_000,
     "batch, thread": 20_000,
 }
-WRAPPED = {f"{name}{how}": COUNTS[name] for name in ("per message", "batch") for how in ("", ", middleware")}
+KINDS = [(name, how) for name in ("per message", "batch") for how in ("", ", duplicates")]
 QUICK = 10
 PORTION = 20_000
 
@@ -29,21 +28,9 @@ def consume(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 
 @contextmanager
-def until_empty(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """Our consumer as it runs for good, and with `--drain`."""
-    yield _speeds(place, UNTIL_EMPTY)
-
-
-@contextmanager
 def in_threads(place: Place) -> Iterator[Mapping[str, Measure]]:
     """Our consumer with handlers that are awaited, and with plain ones in threads and in the event loop."""
     yield _speeds(place, IN_THREADS)
-
-
-@contextmanager
-def wrapped(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """Our consumer with a middleware that does nothing, and without."""
-    yield _speeds(place, WRAPPED)
 
 
 def _speeds(place: Place, counts: Mapping[str, int]) -> Mapping[str, Measure]:
@@ -52,6 +39,19 @@ def _speeds(place: Place, counts: Mapping[str, int]) -> Mapping[str, Measure]:
         name: lambda name=name, count=count: drain(place, name, count, every=count // 100).speed()  # type: ignore[misc]
         for name, count in quick.items()
     }
+
+
+@contextmanager
+def duplicates(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """Our consumer with messages that are new, and with the same ones again."""
+    counts = {name: COUNTS[name] // (QUICK if place.quick else 1) for name in ("per message", "batch")}
+    again = {
+        f"{name}, duplicates": lambda name=name, count=count: drain_again(
+            place, name, count, every=count // 100
+        ).speed()
+        for name, count in counts.items()
+    }
+    yield {**_speeds(place, {name: COUNTS[name] for name in counts}), **again}
 
 
 @contextmanager
@@ -96,15 +96,6 @@ CASES = (
         ),
     ),
     Case(
-        "consume-drain",
-        "our consumer with --drain, and without",
-        until_empty,
-        (
-            _ratio("batch, --drain", "batch", at_least=0.8),
-            _ratio("per message, --drain", "per message", at_least=0.8),
-        ),
-    ),
-    Case(
         "consume-threads",
         "our consumer with a plain def in threads, and with an async def: the same database work",
         in_threads,
@@ -116,13 +107,13 @@ CASES = (
         ),
     ),
     Case(
-        "consume-middleware",
-        "our consumer with a middleware that does nothing, and without",
-        wrapped,
+        "consume-duplicates",
+        "our consumer with duplicates, and with messages that are new",
+        duplicates,
         (
-            _ratio("batch, middleware", "batch", at_least=0.98),
-            _ratio("per message, middleware", "per message", at_least=0.98),
-            *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in WRAPPED),
+            _ratio("per message, duplicates", "per message", at_least=5),
+            _ratio("batch, duplicates", "batch"),
+            *(Line(f"client CPU a message, {name}{how}", (name + how, "cpu"), unit="us") for name, how in KINDS),
         ),
     ),
     Case(
@@ -144,7 +135,7 @@ CASES = (
         "round trips to the database a message",
         round_trips,
         (
-            Line("per message: round trips", ("per message", "round trips"), at_most=3.1),
+            Line("per message: round trips", ("per message", "round trips"), at_most=4.1),
             Line("hand-written: round trips", ("hand-written", "round trips")),
             Line("batch: round trips", ("batch", "round trips")),
             Line("batch: statements", ("batch", "statements")),

@@ -1,4 +1,4 @@
-"""What a long drain costs: memory, and statements."""
+"""The memory that a long drain takes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,28 +15,12 @@ def memory(place: Place) -> Iterator[Mapping[str, Measure]]:
         yield {"relay": lambda: _resident(place, raw)}
 
 
-@contextmanager
-def statements(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """What PostgreSQL is sent, as libpq itself wrote it down: BEGIN and COMMIT count too."""
-    with place.queue("classic") as raw:
-        yield {
-            name: lambda keys=keys: _statements(place, raw, keys)  # type: ignore[misc]
-            for name, keys in (("no keys", 0), ("1000 keys", 1000), ("1 key", 1))
-        }
-
-
 def _resident(place: Place, raw: RawPublisher) -> Figures:
     reports = place.drain(raw, count=place.memory_rows)
     found = reports[0].resident
     quarter = max(len(found) // 4, 1)
     # The first quarter is left out: the process is still warming up its caches then.
     return {**speed(reports), "peak": max(found), "grown": max(found[-quarter:]) - max(found[quarter : 2 * quarter])}
-
-
-def _statements(place: Place, raw: RawPublisher, keys: int) -> Figures:
-    count = 5_000 if place.quick else 20_000
-    reports = place.drain(raw, count=count, keys=keys, trace=True)
-    return {"statements": sum(report.statements for report in reports) / count}
 
 
 CASES = (
@@ -47,16 +31,6 @@ CASES = (
         (
             Line("peak", ("relay", "peak"), at_most=120, unit="MiB"),
             Line("last quarter more than second", ("relay", "grown"), at_most=2, unit="MiB"),
-        ),
-        most_rounds=1,
-    ),
-    Case(
-        "statements",
-        "statements a message",
-        statements,
-        tuple(
-            Line(f"{name}: statements a message", (name, "statements"), at_most=0.05)
-            for name in ("no keys", "1000 keys", "1 key")
         ),
         most_rounds=1,
     ),

@@ -16,7 +16,6 @@ from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.runtime import process
-from outboxkit.telemetry import scrape
 from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.support.statements_sent import StatementsSent
@@ -25,7 +24,7 @@ CONCURRENCY = Concurrency(transactions=8, batch=200)
 PREFETCH = 64
 AHEAD = 2 * CONCURRENCY.batch
 """What a consumer that only receives is pushed ahead: as much as ours in batches."""
-DELAYS = defaults.DELAYS[:1]
+DELAYS = defaults.RETRY_DELAYS[:1]
 
 
 @dataclass(frozen=True)
@@ -120,18 +119,14 @@ async def received(orders: Orders) -> AsyncIterator[Drain]:
 
 
 @asynccontextmanager
-async def ours(
-    orders: Orders, *, handler: Handler, until_empty: bool = False, metrics: bool = False
-) -> AsyncIterator[Drain]:
-    """outboxkit's consumer, as `outboxkit consume` builds it, or `outboxkit consume --drain`."""
-    if metrics:
-        scrape.prepare()
+async def ours(orders: Orders, *, handler: Handler) -> AsyncIterator[Drain]:
+    """outboxkit's consumer, as `outboxkit consume` builds it."""
     engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=CONCURRENCY.transactions + 1)
     sent = StatementsSent(engine) if orders.trace else None
     subscriber = _subscriber(orders, prefetch=CONCURRENCY.prefetch([handler]))
     consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, concurrency=CONCURRENCY)
     await subscriber.connect()
-    yield Drain(consumer.drain if until_empty else consumer.run, consumer.outcomes.total, sent)
+    yield Drain(consumer.run, consumer.outcomes.total, sent)
     await subscriber.close()
     await engine.dispose()
 
@@ -167,10 +162,4 @@ DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
     "per message, thread": partial(ours, handler=handler_of(receipts.one_in_thread)),
     "per message, def in the loop": partial(ours, handler=handler_of(receipts.one_in_loop)),
     "batch, thread": partial(ours, handler=handler_of(receipts.many_in_thread)),
-    "per message, middleware": partial(ours, handler=handler_of(receipts.one_wrapped)),
-    "batch, middleware": partial(ours, handler=handler_of(receipts.many_wrapped)),
-    "per message, metrics": partial(ours, handler=handler_of(receipts.one), metrics=True),
-    "batch, metrics": partial(ours, handler=handler_of(receipts.many), metrics=True),
-    "per message, --drain": partial(ours, handler=handler_of(receipts.one), until_empty=True),
-    "batch, --drain": partial(ours, handler=handler_of(receipts.many), until_empty=True),
 }

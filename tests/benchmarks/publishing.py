@@ -14,7 +14,6 @@ RAW = ("raw", "rate")
 SLICE = 20_000
 SHAPES = ("1 key", "10 keys", "1000 keys", "own keys")
 SEVERAL, MORE_RELAYS = 60_000, (2, 4, 10)
-BODIES = ("classic 100", "classic 65536", "quorum 100", "quorum 65536")
 
 
 @contextmanager
@@ -64,18 +63,6 @@ def keys(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 
 @contextmanager
-def bodies(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """Small and large bodies, on both kinds of queue."""
-    counts = {100: 4_000 if place.quick else 20_000, 65_536: 500 if place.quick else 2_000}
-    with place.queue("classic") as classic_queue, place.queue("quorum") as quorum_queue:
-        variants: dict[str, Measure] = {}
-        for kind, raw in (("classic", classic_queue), ("quorum", quorum_queue)):
-            for size, count in counts.items():
-                variants |= _pair(place, f"{kind} {size}", raw, count, size)
-        yield variants
-
-
-@contextmanager
 def vacuum(place: Place) -> Iterator[Mapping[str, Measure]]:
     """A long backlog, with and without a transaction elsewhere that holds vacuum back."""
     count = 40_000 if place.quick else 200_000
@@ -91,13 +78,6 @@ def raw_rate(raw: RawPublisher, count: int, size: int) -> Figures:
     raw.purge()
     pieces = raw.build(count, size)
     return {"rate": count / raw.publish(pieces, count)}
-
-
-def _pair(place: Place, name: str, raw: RawPublisher, count: int, size: int) -> dict[str, Measure]:
-    return {
-        f"raw {name}": lambda: raw_rate(raw, count, size),
-        f"relay {name}": lambda: speed(place.drain(raw, count=count, size=size)),
-    }
 
 
 def _several(place: Place, raw: RawPublisher, **how: Any) -> Figures:
@@ -155,15 +135,6 @@ CASES = (
                 for relays in MORE_RELAYS
             ),
             _ratio("first backlog", "1 relays, 1000 keys", at_least=0.9),
-        ),
-    ),
-    Case(
-        "bodies",
-        "bodies of 100 bytes and of 64 KiB, both kinds of queue",
-        bodies,
-        (
-            *(_ratio(f"relay {one}", f"raw {one}") for one in BODIES),
-            Line("memory at 64 KiB", ("relay classic 65536", "resident"), unit="MiB"),
         ),
     ),
     Case(

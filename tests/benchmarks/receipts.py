@@ -1,7 +1,5 @@
 """What the consumers that are compared do with a message: one row in a table of the business."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Identity
@@ -9,7 +7,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import event, inbox_handler
-from outboxkit.inbox import Context
 from tests.benchmarks.raw_publisher import TYPE
 
 
@@ -32,12 +29,6 @@ class Benchmarked:
     """What arrives: a body of 1 KiB."""
 
     pad: str
-
-
-@asynccontextmanager
-async def pass_on(context: Context[AsyncSession]) -> AsyncIterator[None]:
-    """A middleware that does nothing."""
-    yield
 
 
 async def write_receipt(session: AsyncSession, event: Benchmarked) -> None:
@@ -77,16 +68,4 @@ def many_in_thread(session: Session, event: Benchmarked) -> None:
 @inbox_handler("many", batch=True)
 async def many(session: AsyncSession, event: Benchmarked) -> None:
     """Many messages in one transaction."""
-    await write_receipt(session, event)
-
-
-@inbox_handler("one", middleware=[pass_on])
-async def one_wrapped(session: AsyncSession, event: Benchmarked) -> None:
-    """Each message in a transaction of its own, with a middleware."""
-    await write_receipt(session, event)
-
-
-@inbox_handler("many", batch=True, middleware=[pass_on])
-async def many_wrapped(session: AsyncSession, event: Benchmarked) -> None:
-    """Many messages in one transaction, with a middleware."""
     await write_receipt(session, event)

@@ -57,7 +57,7 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    process.configure_log(level="warning", format="json")
+    process.configure_log(level="warning")
     gc.collect()
     gc.freeze()  # as `process.run` does, and for all of them
     asyncio.run(main())

@@ -23,7 +23,6 @@ from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.message import Message
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
-from outboxkit.telemetry import scrape
 from tests.support.statements_sent import StatementsSent
 
 STATM = Path("/proc/self/statm")
@@ -43,7 +42,6 @@ class Orders:
     ids: bool = False
     trace: bool = False
     warm_up: float = 0.0
-    metrics: bool = False
 
 
 @dataclass
@@ -141,8 +139,6 @@ def say(what: object) -> None:
 async def main() -> None:
     orders = Orders(**json.loads(sys.stdin.readline()))
     report = Report()
-    if orders.metrics:
-        scrape.prepare()
     engine = process.relay_engine(orders.database_url, publish_timeout=timedelta(seconds=10))
     sent = StatementsSent(engine) if orders.trace else None
     if not orders.listen:
@@ -180,5 +176,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    process.configure_log(level="warning", format="json")
+    process.configure_log(level="warning")
     asyncio.run(main())

@@ -76,9 +76,9 @@ def application(orders: Orders) -> FastAPI:
     router, plain = APIRouter(route_class=IdempotentRoute), APIRouter()
     once_async = Depends(Idempotent(session=async_session, principal=None))
     once_sync = Depends(Idempotent(session=sync_session, principal=None))
-    Async, Sync = Annotated[AsyncSession, Depends(async_session)], Annotated[Session, Depends(sync_session)]  # noqa: N806
+    of_async, of_sync = Depends(async_session), Depends(sync_session)
 
-    async def place(new: NewOrder, session: Async) -> dict[str, Any]:
+    async def place(new: NewOrder, session: AsyncSession) -> dict[str, Any]:
         order = Order(customer=new.customer)
         session.add(order)
         await session.flush()
@@ -86,11 +86,11 @@ def application(orders: Orders) -> FastAPI:
         return {"order_id": order.id}
 
     @router.post("/async/once", status_code=201, dependencies=[once_async])
-    async def place_once(new: NewOrder, session: Async) -> dict[str, Any]:
+    async def place_once(new: NewOrder, session: Annotated[AsyncSession, of_async]) -> dict[str, Any]:
         return await place(new, session)
 
     @plain.post("/async/plain", status_code=201)
-    async def place_plainly(new: NewOrder, session: Async) -> dict[str, Any]:
+    async def place_plainly(new: NewOrder, session: Annotated[AsyncSession, of_async]) -> dict[str, Any]:
         placed = await place(new, session)
         await session.commit()
         return placed
@@ -103,11 +103,11 @@ def application(orders: Orders) -> FastAPI:
         return {"order_id": order.id}
 
     @router.post("/sync/once", status_code=201, dependencies=[once_sync])
-    def wait_and_place_once(new: NewOrder, session: Sync) -> dict[str, Any]:
+    def wait_and_place_once(new: NewOrder, session: Annotated[Session, of_sync]) -> dict[str, Any]:
         return wait_and_place(new, session)
 
     @plain.post("/sync/plain", status_code=201)
-    def wait_and_place_plainly(new: NewOrder, session: Sync) -> dict[str, Any]:
+    def wait_and_place_plainly(new: NewOrder, session: Annotated[Session, of_sync]) -> dict[str, Any]:
         placed = wait_and_place(new, session)
         session.commit()
         return placed

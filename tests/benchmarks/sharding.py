@@ -27,6 +27,7 @@ from tests.benchmarks.place import Case, Place
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.benchmarks.receipts import Benchmarked, write_receipt
 from tests.benchmarks.rounds import Figures, Line, Measure
+from tests.support.plain_client import keyed
 
 GATE, WAIT_SECONDS, KEYS, AT_ONCE = 4715, 0.005, 1000, 500
 SPLIT, SINGLY = ("--shards", "4"), ("--concurrency", "1")
@@ -62,27 +63,28 @@ def _speed(place: Place, processes: int, count: int, *options: str) -> Figures:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running, gate:
         logs = [Path(folder) / str(number) for number in range(processes)]
         for log in logs:
-            running.enter_context(_consumer(place, log, "--queue", queue, *options))
-        _await(lambda: _are_ready(logs))
+            running.enter_context(consumer_process(place, log, __name__, "--ordered", "--queue", queue, *options))
+        wait_until(lambda: _are_ready(logs))
         gate.execute("SELECT pg_advisory_lock(%s)", [GATE])
-        asyncio.run(_publish(place.broker_url, count))
+        asyncio.run(publish(place.broker_url, count))
         gate.execute("SELECT pg_advisory_unlock(%s)", [GATE])
-        _await(lambda: _handled(place) >= count // 10)
-        first, since = _handled(place), time.monotonic()
-        _await(lambda: _handled(place) >= count)
+        wait_until(lambda: handled(place) >= count // 10)
+        first, since = handled(place), time.monotonic()
+        wait_until(lambda: handled(place) >= count)
         seconds = time.monotonic() - since
     asyncio.run(_delete(place.broker_url, Shards(queue, processes)))
-    if (done := _handled(place)) != count:
+    if (done := handled(place)) != count:
         raise RuntimeError(f"{done} effects of {count} messages")
     return {"rate": (count - first) / seconds}
 
 
 @contextmanager
-def _consumer(place: Place, log: Path, *options: str) -> Iterator[None]:
+def consumer_process(place: Place, log: Path, module: str, *options: str) -> Iterator[None]:
+    """`outboxkit consume` with the handlers of a module."""
     settings = {"DATABASE_URL": place.database_url, "BROKER_URL": place.broker_url, "EXCHANGE": EXCHANGE}
-    settings |= {"LOG_FORMAT": "json", "LOG_LEVEL": "info"}
+    settings |= {"LOG_LEVEL": "info"}
     environment = os.environ | {f"OUTBOXKIT_{name}": value for name, value in settings.items()}
-    command = (sys.executable, "-m", "outboxkit", "consume", __name__, "--ordered", *options)
+    command = (sys.executable, "-m", "outboxkit", "consume", module, *options)
     with log.open("w") as file:
         process = subprocess.Popen(command, env=environment, stderr=file, stdout=file)
     try:
@@ -110,7 +112,8 @@ def _connected(lines: Sequence[Mapping[str, str]]) -> set[str]:
     return queues
 
 
-def _await(is_so: Callable[[], bool]) -> None:
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Return once it is so."""
     until = time.monotonic() + PATIENCE_SECONDS
     while not is_so():
         if time.monotonic() > until:
@@ -118,12 +121,14 @@ def _await(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _handled(place: Place) -> int:
+def handled(place: Place) -> int:
+    """The number of effects."""
     ((count,),) = backlog.ask(place.database_url, "SELECT count(*) FROM benchmark_receipt")
     return int(count)
 
 
-async def _publish(url: str, count: int) -> None:
+async def publish(url: str, count: int) -> None:
+    """Publish so many messages, of a thousand keys."""
     body = json.dumps({"pad": "x" * 1000}).encode()
     async with await aio_pika.connect(url) as connection:
         exchange = await (await connection.channel()).get_exchange(EXCHANGE, ensure=False)
@@ -135,7 +140,7 @@ async def _publish(url: str, count: int) -> None:
                             body,
                             message_id=ids.new(),
                             type=TYPE,
-                            headers={"outboxkit-key": f"key-{number % KEYS}"},
+                            headers={**keyed(f"key-{number % KEYS}")},
                             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
                         ),
                         TYPE,
@@ -150,6 +155,7 @@ async def _delete(url: str, shards: Shards) -> None:
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()
         await channel.exchange_delete(shards.exchange)
+        await channel.exchange_delete(shards.rest)
         for name in (*shards.consumed, *map(dead_queue, shards.consumed)):
             await channel.queue_delete(name)
 

@@ -3,6 +3,8 @@
 Their libraries come from the package index, in the newest versions that are allowed.
 """
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,7 @@ SETS = {
     "outboxkit[otel]": "[otel]",
     "outboxkit[metrics]": "[metrics]",
     "outboxkit[worker]": "[worker]",
+    "outboxkit[console]": "[console]",
     "outboxkit[all]": "[all]",
 }
 
@@ -64,8 +67,26 @@ def check_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     check("outboxkit/py.typed" in names, "the wheel has its annotations marked (py.typed)")
+    shown = {name.rpartition("/")[2] for name in names if name.startswith("outboxkit/console/")}
+    shipped = {"layout.html", "console.css", "console.js", "htmx.min.js", "htmx.LICENSE.txt"}
+    check(shipped <= shown, "the wheel has the console's templates, its style, and htmx with its licence")
     roots = {name.partition("/")[0].partition("-")[0] for name in names}
     check(roots == {"outboxkit"}, "the wheel has no file outside of outboxkit")
+
+
+def list_materials(wheel: Path) -> None:
+    """Write a CycloneDX document of what workers/requirements.lock installs beside the wheel: versions and hashes."""
+    path = DIST / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json"
+    lock = ROOT / "workers" / "requirements.lock"
+    tool = (sys.executable, "-W", "ignore", "-m", "cyclonedx_py", "requirements", lock, "--output-reproducible")
+    run(*tool, "--pyproject", ROOT / "pyproject.toml", "--mc-type", "library", "--of", "JSON", "-o", path)
+    named = {(each["name"], each["version"]) for each in json.loads(path.read_text())["components"]}
+    locked = {
+        (line.split("==")[0], line.split()[0].split("==")[1])
+        for line in lock.read_text().splitlines()
+        if re.match(r"\w", line)
+    }
+    check(named == locked, f"{path.relative_to(ROOT)} lists each of the {len(locked)} libraries of a worker")
 
 
 def install(wheel: Path, extra: str, folder: Path) -> Path:
@@ -91,7 +112,7 @@ def check_environment(name: str, python: Path, cwd: Path) -> None:
     told = run(python, "-I", APPLICATION, cwd=cwd).stdout
     check(told == HANDLED, "an application adds a message and handles it once")
     command = python.with_name("outboxkit")
-    if name in ("outboxkit[worker]", "outboxkit[all]"):
+    if name in ("outboxkit[worker]", "outboxkit[console]", "outboxkit[all]"):
         check("outboxkit 0." in run(command, "--version", cwd=cwd).stdout, "outboxkit --version")
         demo = run(command, "demo", "--orders", "200", cwd=cwd).stdout
         check("Every committed order has exactly one effect." in demo, "outboxkit demo")
@@ -108,6 +129,7 @@ def main() -> None:
     print(f"{sdist.relative_to(ROOT)}, {wheel.relative_to(ROOT)}")
     check_metadata([sdist, wheel])
     check_wheel(wheel)
+    list_materials(wheel)
     with tempfile.TemporaryDirectory(prefix="outboxkit-dist-") as name:
         folder = Path(name)
         check_sdist(sdist, wheel, folder / "sdist")

@@ -7,6 +7,7 @@ from tests.servers.postgresql import create_database, drop_database
 from tests.servers.provision import (
     POSTGRESQL,
     RABBITMQ,
+    provide_chromium,
     provide_faketime,
     provide_own,
     provide_own_rabbitmq,
@@ -24,6 +25,7 @@ __all__ = [
     "ServersUnavailable",
     "create_database",
     "drop_database",
+    "provide_chromium",
     "provide_faketime",
     "provide_own",
     "provide_own_rabbitmq",

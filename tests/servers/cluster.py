@@ -1,6 +1,7 @@
 """A private cluster of three RabbitMQ nodes, for what one node cannot show: the loss of a node, and of the majority."""
 
 from tests.servers import rabbitmq
+from tests.servers.certificates import Certificates
 from tests.servers.ports import free_ports
 from tests.servers.provision import RABBITMQ, this_machine
 from tests.servers.rabbitmq import Formation, PrivateRabbitmq
@@ -79,6 +80,11 @@ def provide_cluster(*, managed: bool = False) -> Cluster:
 def provide_managed(**settings: str) -> PrivateRabbitmq:
     """A node with the management plugin and these settings."""
     return PrivateRabbitmq(_programs(), settings=settings, managed=True)
+
+
+def provide_encrypted(tls: Certificates) -> PrivateRabbitmq:
+    """A node whose clients may, and from other accounts than the tests' own must, show a certificate."""
+    return PrivateRabbitmq(_programs(), tls=tls)
 
 
 def _programs() -> rabbitmq.Programs:

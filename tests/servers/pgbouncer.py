@@ -22,6 +22,7 @@ listen_port = {listen}
 unix_socket_dir =
 auth_type = any
 pool_mode = {mode}
+max_client_conn = 400
 default_pool_size = {size}
 server_round_robin = {in_turn}
 """

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL, make_url
 
+from tests.servers.certificates import Certificates
 from tests.servers.containers import Container
 from tests.servers.home import SEARCH_PATH, Home, Process
 from tests.servers.ports import free_ports
@@ -30,12 +31,18 @@ START_SECONDS = 120
 
 
 class PrivatePostgresql:
-    """An instance of our own, from programs on this machine, on a free port of 127.0.0.1."""
+    """An instance of our own, from programs on this machine, on a free port of 127.0.0.1.
+
+    Args:
+        programs: the folder of its programs.
+        tls: it takes encrypted connections too, and lets in whoever shows a certificate of this authority for the role.
+    """
 
     controllable = True
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, *, tls: Certificates | None = None) -> None:
         self._programs = programs
+        self._tls = tls
         self._home = Home("postgres")
         self._password = secrets.token_hex(12)
         (self._port,) = free_ports(1)
@@ -53,6 +60,9 @@ class PrivatePostgresql:
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self._home.folder),
         }
+        if self._tls is not None:
+            names = {"ssl_ca_file": "ca.pem", "ssl_cert_file": "server.pem", "ssl_key_file": "server.key"}
+            settings |= {"ssl": "on"} | {name: str(self._home.folder / file) for name, file in names.items()}
         arguments: list[str | Path] = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         command = (self._programs / "postgres", "-D", self._home.folder / "data", *arguments)
         # SIGQUIT is PostgreSQL's immediate shutdown: no checkpoint, recovery at the next start. SIGKILL would leave
@@ -102,6 +112,8 @@ class PrivatePostgresql:
             self._process = None
 
     def _create_cluster(self) -> None:
+        if self._tls is not None:
+            self._tls.give(self._home)
         password = self._home.write("password", self._password)
         self._home.run(
             (
@@ -110,6 +122,10 @@ class PrivatePostgresql:
             ),
             {},
         )  # fmt: skip
+        if self._tls is not None:
+            access = self._home.folder / "data" / "pg_hba.conf"
+            everybody = "host all outboxkit 127.0.0.1/32 md5\nhostssl all all 127.0.0.1/32 cert\n"
+            access.write_text(everybody)
 
 
 def postgresql_container() -> Container:

@@ -141,6 +141,17 @@ def provide_pooler(database_url: str, *, mode: str = "session", size: int = 20) 
     return pgbouncer.Pgbouncer(program, database_url, mode=mode, size=size)
 
 
+def provide_chromium() -> str:
+    """The program Chromium, which shows pages as people see them."""
+    machine = this_machine()
+    if (found := shutil.which("chromium")) is None and machine.may_install():
+        machine.install("chromium")
+        found = shutil.which("chromium")
+    if found is None:
+        raise ServersUnavailable("The tests need Chromium (Debian: sudo apt-get install chromium)")
+    return found
+
+
 def provide_faketime() -> str:
     """The program `faketime`, which starts another one with a clock of its own."""
     machine = this_machine()

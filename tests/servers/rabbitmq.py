@@ -13,6 +13,7 @@ from types import MappingProxyType
 import pika  # type: ignore[import-untyped]
 import pika.exceptions  # type: ignore[import-untyped]
 
+from tests.servers.certificates import Certificates
 from tests.servers.containers import Container
 from tests.servers.home import SEARCH_PATH, Home, Process
 from tests.servers.ports import free_ports
@@ -24,8 +25,6 @@ START_SECONDS = 120
 STOP_SECONDS = 60
 LOG = "rabbitmq.log"
 USER = "outboxkit"
-SHARDING = "rabbitmq_consistent_hash_exchange"
-"""The plugin, which ships with RabbitMQ, that divides a queue's messages among its shards."""
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -77,6 +76,8 @@ class PrivateRabbitmq:
         formation: of its cluster; without one it is alone.
         member: which node of the cluster it is.
         managed: whether it has the management plugin, which answers at `management_url`.
+        tls: it takes encrypted connections too, at `tls_url`, and asks for a certificate of this authority: the
+            certificate's name is the user.
     """
 
     controllable = True
@@ -89,16 +90,19 @@ class PrivateRabbitmq:
         formation: Formation | None = None,
         member: int = 0,
         managed: bool = False,
+        tls: Certificates | None = None,
     ) -> None:
         self._programs = programs
         self._settings = settings
+        self._tls = tls
         self._home = Home("rabbitmq")
-        port, epmd_port, self._distribution_port, self._management_port = free_ports(4)
+        port, epmd_port, self._distribution_port, self._management_port, self._tls_port = free_ports(5)
         self._managed = managed
         self._formation = formation or Formation((port,), epmd_port)
         self._member = member
         self._port = self._formation.ports[member]
         self.url = _url("127.0.0.1", self._port, self._formation.password)
+        self.tls_url = f"amqps://localhost:{self._tls_port}/"
         self._epmd: Process | None = None
         self._node: Process | None = None
         self._configured = False
@@ -167,12 +171,13 @@ class PrivateRabbitmq:
             self._home.make_folder(name)
         cookie = self._home.write(".erlang.cookie", self._formation.cookie)
         cookie.chmod(0o400)
-        self._home.write("enabled_plugins", f"[{SHARDING}{',rabbitmq_management' if self._managed else ''}].\n")
+        named = {"rabbitmq_management": self._managed, "rabbitmq_auth_mechanism_ssl": self._tls is not None}
+        self._home.write("enabled_plugins", f"[{','.join(name for name, wanted in named.items() if wanted)}].\n")
         self._home.write("advanced.config", "[].\n")
         self._home.write(
             "rabbitmq.conf",
             f"default_user = {USER}\ndefault_pass = {self._formation.password}\ndisk_free_limit.absolute = 50MB\n"
-            f"{self._formation.settings(self._member)}{self._management()}",
+            f"{self._formation.settings(self._member)}{self._management()}{self._encryption()}",
         )
         self._configured = True
 
@@ -184,6 +189,19 @@ class PrivateRabbitmq:
     def _management(self) -> str:
         port = self._management_port
         return f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n" if self._managed else ""
+
+    def _encryption(self) -> str:
+        if self._tls is None:
+            return ""
+        self._tls.give(self._home)
+        folder = self._home.folder
+        return (
+            f"listeners.ssl.1 = 127.0.0.1:{self._tls_port}\nssl_options.cacertfile = {folder}/ca.pem\n"
+            f"ssl_options.certfile = {folder}/server.pem\nssl_options.keyfile = {folder}/server.key\n"
+            "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n"
+            "ssl_cert_login_from = common_name\n"
+            "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = AMQPLAIN\nauth_mechanisms.3 = EXTERNAL\n"
+        )
 
     def _environment(self) -> dict[str, str]:
         folder = self._home.folder
@@ -222,11 +240,7 @@ def rabbitmq_container(*, settings: Mapping[str, str] = NO_SETTINGS) -> Containe
         image=IMAGE,
         port=PORT,
         environment=environment,
-        command=(
-            "sh",
-            "-c",
-            f"rabbitmq-plugins enable --offline {SHARDING} && exec docker-entrypoint.sh rabbitmq-server",
-        ),
+        command=(),
         make_url=lambda host, port: _url(host, port, password),
         answers=answers,
         stop_signal="SIGTERM",

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import create_engine, make_url
 
-from outboxkit import migrations
+from outboxkit.schema import migrations
 from tests.servers import Server, create_database, drop_database
 
 SHAPE = """

@@ -17,13 +17,13 @@ CREATED = Response(201, (("content-type", "application/json"), ("x-who", "Zoë")
 OK = Response(200)
 
 
-def begun(engine: Engine, asked: dict[str, Any]) -> ledger.Outcome:
+def begun(engine: Engine, asked: dict[str, Any]) -> ledger.Judgement:
     """What `begin` says, committed: for requests in steps, and where it is not fresh."""
     with Session(engine) as session, session.begin():
         return ledger.begin(session, **asked)
 
 
-def told(engine: Engine, asked: dict[str, Any] = ASKED) -> ledger.Outcome:
+def told(engine: Engine, asked: dict[str, Any] = ASKED) -> ledger.Judgement:
     """What `begin` says, and nothing of it stays."""
     with Session(engine) as session:
         return ledger.begin(session, **asked)

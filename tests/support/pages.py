@@ -3,8 +3,8 @@
 What a page may hold, and nothing else:
 
 * One paragraph that begins with **Start from**, in front of the first block. It names an empty folder, or step 3 of the
-  tutorial, and the servers, if any are needed. Only the README and the
-  tutorial have blocks in front of it: they install, and name the servers.
+  tutorial, and the servers, if any are needed. Only the
+  tutorial has blocks in front of it: they install, and name the servers.
 * A block after "put this in `shop/handlers.py`:" is that file. After "add this to `shop/handlers.py`:" it goes to the
   file's end.
 * Any other `python` block is typed into one Python shell, `python -m asyncio`, which stays open for the page:

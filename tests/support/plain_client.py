@@ -1,6 +1,7 @@
 """RabbitMQ as any client sees it, through pika: what outboxkit did, read by code that knows nothing of it."""
 
 import secrets
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +11,11 @@ import pika  # type: ignore[import-untyped]
 from pika.exceptions import AMQPError, ChannelClosedByBroker  # type: ignore[import-untyped]
 
 QUORUM = {"x-queue-type": "quorum"}
+
+
+def keyed(key: str) -> dict[str, str]:
+    """The headers of a message with a key, as docs/reference/wire.md has them."""
+    return {"outboxkit-key": key, "outboxkit-bucket": str(zlib.crc32(key.encode()) % 12)}
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,9 @@ class PlainClient:
         self._queues = {self.queue}
         self._connection: Any = None
 
-    def declare_exchange(self, kind: str = "topic") -> None:
-        """The exchange; a topic exchange as outboxkit declares it, unless another kind is named."""
-        self._channel().exchange_declare(self.exchange, exchange_type=kind, durable=True)
+    def declare_exchange(self, kind: str = "topic", *, name: str | None = None) -> None:
+        """The exchange; a topic exchange as outboxkit declares it, unless another kind or name is given."""
+        self._channel().exchange_declare(name or self.exchange, exchange_type=kind, durable=True)
 
     def bind(self, *topics: str, queue: str | None = None, arguments: dict[str, Any] | None = None) -> str:
         """A durable queue, bound to the exchange by these topics; its name."""
@@ -54,6 +60,12 @@ class PlainClient:
         channel.confirm_delivery()
         exchange, key = (self.exchange, topic) if topic is not None else ("", queue or self.queue)
         channel.basic_publish(exchange, key, body, pika.BasicProperties(**properties), mandatory=True)
+
+    def publish_written(self, body: bytes, properties: Any, *, topic: str) -> None:
+        """Publish to the exchange with properties of a class of its own; confirmed by the broker."""
+        channel = self._channel()
+        channel.confirm_delivery()
+        channel.basic_publish(self.exchange, topic, body, properties, mandatory=True)
 
     def publish_all(self, messages: Sequence[tuple[bytes, dict[str, Any]]], *, topic: str) -> None:
         """Publish many to the exchange without a confirm for each."""

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from outboxkit import migrations, schema, tables
+from outboxkit import schema, tables
+from outboxkit.schema import migrations
 
 VERSION = 2
 

@@ -21,6 +21,7 @@ class TcpProxy:
         self._sockets: list[socket.socket] = []
         self._silent: set[socket.socket] = set()
         self.lost_bytes = 0
+        self._bytes_left: int | None = None
         self._threads: list[threading.Thread] = []
         self._changing, self._refusing = threading.Lock(), False
         self._start(self._accept, self._listener)
@@ -64,8 +65,9 @@ class TcpProxy:
         self._downstream.set()
 
     def interject(self, sent: bytes) -> None:
-        """Send this to the server, as if the client of the first connection had."""
-        self._sockets[1].sendall(sent)
+        """Send this to the server, as if the client of each connection had."""
+        for upstream in self._sockets[1::2]:
+            upstream.sendall(sent)
 
     def cut(self) -> None:
         """End the connections that are open, and drop what was kept back; new ones are accepted."""
@@ -75,6 +77,10 @@ class TcpProxy:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
+
+    def reset_after(self, count: int | None) -> None:
+        """The connection whose byte is this one from now, of all that pass, ends behind it; None: none does."""
+        self._bytes_left = count
 
     def refuse(self) -> None:
         """From now on nobody listens, and the connections that were open have ended."""
@@ -132,7 +138,12 @@ class TcpProxy:
                 if source in self._silent:
                     self.lost_bytes += len(chunk)
                     continue
+                if (left := self._bytes_left) is not None:
+                    self._bytes_left = None if left < len(chunk) else left - len(chunk)
+                    chunk = chunk[:left]  # noqa: PLW2901 - the rest never arrives
                 sink.sendall(chunk)
+                if left is not None and self._bytes_left is None:
+                    break
         if source in self._silent:  # its end is lost, too
             return
         for connection in (source, sink):

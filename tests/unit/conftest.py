@@ -57,3 +57,11 @@ def _transactional(url: str) -> Iterator[Engine]:
 
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def spans() -> Iterator[Any]:
+    from tests.support.spans import recording  # which needs OpenTelemetry's SDK
+
+    with recording() as made:
+        yield made

@@ -95,12 +95,14 @@ def test_an_index_shows_the_readme_with_links_that_lead_somewhere(metadata: Mess
     shown, source = metadata.get_payload(), PROJECT["urls"]["Source"]
     readme = (ROOT / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)", shown)
-    ours = [link for link in links if link.startswith(f"{source}/blob/main/")]
-    assert len(ours) > 20
+    kinds = (f"{source}/blob/main/", f"{source}/raw/main/")
+    ours = [link for link in links if link.startswith(kinds)]
+    assert len(ours) > 10
     assert [link for link in links if link not in ours and not link.startswith("https://")] == []
-    files = [link.removeprefix(f"{source}/blob/main/").partition("#")[0] for link in ours]
+    files = [link.removeprefix(kinds[0]).removeprefix(kinds[1]).partition("#")[0] for link in ours]
     assert [name for name in files if not (ROOT / name).exists()] == []
-    assert shown.replace(f"]({source}/blob/main/", "](") == readme
+    assert re.findall(r"!\[[^\]]*\]\(([^)]+)\)", shown) == [link for link in ours if link.startswith(kinds[1])]
+    assert shown.replace(f"]({kinds[0]}", "](").replace(f"]({kinds[1]}", "](") == readme
 
 
 def test_what_an_index_says_of_versions_is_what_is_supported(metadata: Message):

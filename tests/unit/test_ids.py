@@ -129,7 +129,7 @@ def test_any_text_may_be_asked_for_its_time(text: str):
         (("größe", 10**30), "83079115-da91-5db4-8908-503f5bd4c58e"),
     ],
 )
-def test_a_derived_id_is_the_same_for_ever(parts: tuple[ids.Part, ...], golden: str):
+def test_a_derived_id_is_the_same_for_ever(parts: tuple[ids.IdPart, ...], golden: str):
     assert ids.derive(*parts) == golden
 
 
@@ -139,12 +139,12 @@ def test_a_derived_id_is_a_uuid5():
 
 
 @given(TUPLES, TUPLES)
-def test_different_parts_give_different_ids(one: tuple[ids.Part, ...], other: tuple[ids.Part, ...]):
+def test_different_parts_give_different_ids(one: tuple[ids.IdPart, ...], other: tuple[ids.IdPart, ...]):
     assert (ids.derive(*one) == ids.derive(*other)) is (shape(one) == shape(other))
 
 
 @given(TUPLES, TUPLES)
-def test_parts_are_written_so_that_no_two_lists_read_alike(one: tuple[ids.Part, ...], other: tuple[ids.Part, ...]):
+def test_parts_are_written_so_that_no_two_lists_read_alike(one: tuple[ids.IdPart, ...], other: tuple[ids.IdPart, ...]):
     assert ("".join(ids._canonical(one)) == "".join(ids._canonical(other))) is (shape(one) == shape(other))
 
 
@@ -161,7 +161,7 @@ def test_parts_are_written_so_that_no_two_lists_read_alike(one: tuple[ids.Part, 
         (("a",), ("a", "")),
     ],
 )
-def test_parts_that_look_alike_are_kept_apart(one: tuple[ids.Part, ...], other: tuple[ids.Part, ...]):
+def test_parts_that_look_alike_are_kept_apart(one: tuple[ids.IdPart, ...], other: tuple[ids.IdPart, ...]):
     assert ids.derive(*one) != ids.derive(*other)
 
 

@@ -85,7 +85,7 @@ async def test_our_own_configuration_has_them_for_both_kinds_of_loggers(
     async_engine: AsyncEngine, capsys: pytest.CaptureFixture[str], standard: Standard, level: str
 ):
     shop = standard()
-    logs.configure_log(level=level, format="json")
+    logs.configure_log(level=level)
     logs.show_records()
     number = logging.getLevelNamesMapping()[level.upper()]
 
@@ -121,7 +121,7 @@ def test_structlog_stays_as_the_application_has_configured_it(capsys: pytest.Cap
     processors = [structlog.processors.KeyValueRenderer()]
     structlog.configure(processors=processors, logger_factory=structlog.WriteLoggerFactory(written))
     before = logging.lastResort
-    logs.configure_log(level="info", format="json")
+    logs.configure_log(level="info")
     assert structlog.get_config()["processors"] is processors
     assert logging.lastResort is before
     logs.logger().warning("ours", database="db")
@@ -131,7 +131,7 @@ def test_structlog_stays_as_the_application_has_configured_it(capsys: pytest.Cap
 
 def test_our_own_configuration_may_be_renewed(capsys: pytest.CaptureFixture[str]):
     for level in ("error", "info"):
-        logs.configure_log(level=level, format="json")
+        logs.configure_log(level=level)
         logs.logger().info("a line")
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -139,7 +139,7 @@ def test_our_own_configuration_may_be_renewed(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("configure", ["handlers", "level", "nothing"])
 def test_the_root_logger_stays_as_the_application_has_configured_it(standard: Standard, configure: str):
     standard()
-    logs.configure_log(level="info", format="json")
+    logs.configure_log(level="info")
     if configure == "handlers":
         logging.root.addHandler(logging.NullHandler())
     if configure == "level":
@@ -151,13 +151,13 @@ def test_the_root_logger_stays_as_the_application_has_configured_it(standard: St
 
 def test_records_below_info_are_never_shown(standard: Standard):
     standard()
-    logs.configure_log(level="debug", format="json")
+    logs.configure_log(level="debug")
     logs.show_records()
     assert logging.root.level == logging.INFO
 
 
 def test_a_librarys_level_stays_if_it_is_set():
     logging.getLogger("httpx").setLevel(logging.INFO)
-    logs.configure_log(level="info", format="json")
+    logs.configure_log(level="info")
     assert logging.getLogger("httpx").level == logging.INFO
     assert logging.getLogger("pamqp").level == logging.CRITICAL

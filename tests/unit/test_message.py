@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 from outboxkit import EncodeError, Message
-from outboxkit.message import NAME_LIMIT, being_handled, caused_by, handling, unchecked
+from outboxkit.message import NAME_LIMIT, Handling, caused_by, current_handling, handling, unchecked
 from tests.unit.shop import NOW, message
 
 TEXTS = ["id", "type", "key", "topic", "correlation_id", "causation_id", "content_type", "content_encoding"]
@@ -86,18 +86,18 @@ def test_a_message_of_a_checked_row_is_like_any_other():
 
 def test_the_message_being_handled_is_known_inside_the_block_only():
     outer, inner = message(id="outer"), message(id="inner")
-    assert being_handled() is None
+    assert current_handling() is None
     with handling(outer):
         with handling(inner):
-            assert being_handled() is inner
-        assert being_handled() is outer
-    assert being_handled() is None
+            assert current_handling() == Handling(inner)
+        assert current_handling() == Handling(outer)
+    assert current_handling() is None
 
 
 def test_the_block_ends_with_an_exception_too():
     with pytest.raises(ZeroDivisionError), handling(message()):
         raise ZeroDivisionError
-    assert being_handled() is None
+    assert current_handling() is None
 
 
 async def test_tasks_handle_their_own_messages():
@@ -106,8 +106,8 @@ async def test_tasks_handle_their_own_messages():
     async def handle(id_: str) -> str | None:
         with handling(message(id=id_)):
             await both_inside.wait()
-            found = being_handled()
-            return found.id if found else None
+            found = current_handling()
+            return found.message.id if found else None
 
     assert await asyncio.gather(handle("a"), handle("b")) == ["a", "b"]
 

@@ -12,13 +12,13 @@ import msgspec
 import pydantic
 import pydantic.dataclasses
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 from typing_extensions import TypeAliasType
 
 from outboxkit import ConfigurationError, event, inbox, inbox_handler
 from outboxkit.codec import payloads, pydantic_models
-from tests.unit.zoo import Computed, Empty, Slotted
+from tests.unit.zoo import Empty, Slotted
 
 
 class Secret(BaseModel):
@@ -27,19 +27,6 @@ class Secret(BaseModel):
 
 class Secrets(BaseModel):
     by_name: dict[str, Secret] = {}
-
-
-class NeverRead(BaseModel):
-    a: int
-    b: int = Field(exclude=True)
-
-
-class HoldsNeverRead(BaseModel):
-    inner: list[NeverRead]
-
-
-class Forbidding(Computed, extra="forbid"):
-    pass
 
 
 class Unresolved(BaseModel):
@@ -143,9 +130,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Titled([]), r"Private\._hidden is a private field"),
     (Secrets, r"Secret\.password is a secret"),
     (Deep, r"Secret\.password is a secret"),
-    (lambda: NeverRead(a=1, b=2), r"NeverRead\.b is excluded \(exclude=True\) and has no default.*give it a default"),
-    (lambda: HoldsNeverRead(inner=[]), r"NeverRead\.b is excluded"),
-    (lambda: Forbidding(price=1), r'computed field gross and forbids it.*use extra="ignore"'),
     (lambda: Unresolved.model_construct(a=1), r"the annotations of Unresolved cannot be resolved.*Nowhere"),
     (lambda: Private(1, hidden=7), r"Private\._hidden is a private field of an attrs class.*call it hidden"),
     (lambda: HoldsPrivate({}), r"Private\._hidden is a private field"),

@@ -12,14 +12,16 @@ import typer
 from pydantic_core import PydanticUndefined
 
 import outboxkit
-from outboxkit import consumer, effects, errors, ids, inbox, migrations, outbox, relay, tables, testing
-from outboxkit.brokers.direct import DirectPublisher
+from outboxkit import consumer, effects, errors, ids, inbox, outbox, relay, schema, tables, testing
 from outboxkit.cli import app
 from outboxkit.codec import upcasts
+from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.http import asgi, fastapi, flask, ledger, preconditions, problems, request, steps
 from outboxkit.inbox import failure
 from outboxkit.runtime import admin, compose, process, retention, settings
 from outboxkit.runtime.settings import SECRETS, Settings, variable
+from outboxkit.schema import migrations
+from outboxkit.telemetry.catalogue import DEAD_REASONS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -31,13 +33,14 @@ WITH_SUBCOMMANDS = dict(COMMANDS) | {
 }
 _OF_FUNCTIONS = (
     *(asgi, effects, fastapi, flask, ids, inbox, ledger),
-    *(migrations, outbox, preconditions, problems, testing, upcasts),
+    *(migrations, outbox, preconditions, testing, upcasts),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
 PARTS = {
-    part.__name__.rpartition(".")[2]: part for part in (admin, compose, consumer, process, relay, retention, settings)
+    part.__name__.rpartition(".")[2]: part
+    for part in (admin, compose, consumer, process, relay, retention, schema, settings)
 }
-PARTS |= {"request": request, "steps": steps}
+PARTS |= {"problems": problems, "request": request, "steps": steps}
 """Modules of which the reference has what a program of one's own needs, and no more."""
 
 
@@ -112,16 +115,9 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
     [
         (outboxkit.Message, "`Message`"),
         (outboxkit.Retries, "`Retries(max_attempts=None, delays=(), never=())`"),
-        (inbox.Handler, "`inbox.Handler`"),
-        (inbox.Entry, "`inbox.Entry`"),
         (inbox.Wiring, "`inbox.Wiring`"),
         (inbox.Context, "`inbox.Context`"),
-        (ledger.Response, "`ledger.Response`"),
-        (ledger.Fresh, "`ledger.Fresh`"),
-        (ledger.Replay, "`ledger.Replay`"),
-        (ledger.InProgress, "`ledger.InProgress`"),
         (effects.Effect, "`effects.Effect`"),
-        (relay.Relay, "`relay.Relay`"),
         (relay.RelayPolicy, "`relay.RelayPolicy`"),
         (consumer.Concurrency, "`consumer.Concurrency`"),
         (consumer.ConsumerPolicy, "`consumer.ConsumerPolicy`"),
@@ -135,7 +131,6 @@ def test_every_attribute_is_in_its_table(found: type, title: str) -> None:
 @pytest.mark.parametrize(
     ("class_", "title"),
     [
-        (consumer.Consumer, "`consumer.Consumer`"),
         (DirectPublisher, "Without a broker: `direct.DirectPublisher`"),
     ],
 )
@@ -233,27 +228,34 @@ def test_no_page_and_no_file_names_a_setting_that_does_not_exist() -> None:
         assert not unknown, f"{path.relative_to(ROOT)}: {unknown}"
 
 
-@pytest.mark.parametrize("table", tables.metadata.sorted_tables, ids=lambda table: table.name)
+def test_every_table_is_named():
+    named = set(re.findall(r"^(?:## |\| `)(outboxkit_\w+)|, `(outboxkit_\w+)` \|", read("tables"), re.MULTILINE))
+    assert set(tables.metadata.tables) <= {name for pair in named for name in pair}
+
+
+@pytest.mark.parametrize(
+    "table", [tables.outbox, tables.inbox, tables.dead_letter, tables.published], ids=lambda table: table.name
+)
 def test_every_column_and_index_is_in_the_section_of_its_table(table: tables.Table) -> None:
     text = section(read("tables"), table.name)
-    columns = text.split("| column | type | meaning |")[1].split("\n\n")[0]
-    assert first_cells(columns) == [column.name for column in table.columns]
+    written = first_cells(text.split("| column | type | meaning |")[1].split("\n\n")[0])
+    own = [
+        column.name for column in table.columns if table is tables.outbox or column.name not in tables.outbox.columns
+    ]
+    assert [name for name in written if name in own] == own
+    assert set(written) <= set(table.columns.keys())
+    assert ("Its further columns are those of the outbox" in text) == (set(written) != set(table.columns.keys()))
+    nullable = re.findall(r"^\| `(\w+)` \| [^|]*\bnull\b", text, re.MULTILINE)
+    assert nullable == [name for name in written if table.columns[name].nullable]
     for index in table.indexes:
         assert f"`{index.name}`" in text
 
 
-@pytest.mark.parametrize("table", tables.metadata.sorted_tables, ids=lambda table: table.name)
-def test_every_column_may_be_null_as_it_is_written(table: tables.Table) -> None:
-    text = section(read("tables"), table.name)
-    nullable = re.findall(r"^\| `(\w+)` \| [^|]*\bnull\b", text, re.MULTILINE)
-    assert nullable == [column.name for column in table.columns if column.nullable]
-
-
-def test_every_reason_of_a_dead_letter_is_in_its_table() -> None:
+def test_every_reason_of_a_consumer_is_in_the_catalogue() -> None:
+    """A page has a row for each reason of the catalogue: `tests/unit/telemetry/test_catalogue.py`."""
     named = re.search(r"reason: (.*?)\.\n", failure.Decision.__doc__ or "", re.DOTALL)
     assert named is not None
-    table = section(read("tables"), "outboxkit_dead_letter").split("| a consumer's reason | what happened |")[1]
-    assert first_cells(table) == re.findall(r"`([^`]+)`", named[1])
+    assert set(re.findall(r"`([^`]+)`", named[1])) == set(DEAD_REASONS["inbox"])
 
 
 def test_the_tables_page_is_of_this_version() -> None:

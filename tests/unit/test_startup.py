@@ -37,8 +37,8 @@ STARTS = {
     "--help": (RUN, {"typer"}),
     "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
-    "status": (RUN, {*SERVICE, "aio_pika", "aiosqlite", "typer", "uuid_utils"}),
-    "trace --help": (RUN, {*COMMAND, "uuid_utils"}),
+    "status": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
+    "trace --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
     "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
     "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
@@ -50,7 +50,7 @@ STARTS_BY_NIGHT = {
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
     "replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
-    "demo --help": (RUN, {*SERVICE, "alembic", "typer", "uuid_utils"}),
+    "demo --help": (RUN, {*COMMAND, "alembic", "uuid_utils"}),
 }
 
 

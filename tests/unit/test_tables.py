@@ -33,12 +33,14 @@ def test_one_public_metadata_holds_every_table_and_nothing_else():
         "outboxkit_idempotency",
         "outboxkit_inbox",
         "outboxkit_listener",
+        "outboxkit_operation",
         "outboxkit_outbox",
         "outboxkit_pause",
         "outboxkit_published",
         "outboxkit_schema_version",
         "outboxkit_shard_member",
         "outboxkit_sharding",
+        "outboxkit_worker",
     ]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from outboxkit import migrations
 from outboxkit.runtime import process
+from outboxkit.schema import migrations
 from shop.orders import Base
 
 DATA = Path(os.environ.get("SHOP_DATA") or Path(__file__).parents[1] / "data").absolute()

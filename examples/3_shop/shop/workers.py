@@ -10,7 +10,7 @@ import os
 
 from outboxkit import inbox
 from outboxkit.brokers import Publisher
-from outboxkit.brokers.direct import DirectPublisher
+from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.runtime import compose
 from outboxkit.runtime.settings import Settings, load
 from shop import handlers

@@ -2,8 +2,7 @@
 
 `publisher` sends batches and `call` sends one request. The other modules decide without I/O:
 
-* `target`: the URL and the credentials, with their secret parts.
-* `request`: the headers, the idempotency key and the signature of a request.
+* `request`: the target, the headers, the idempotency key and the signature of a request.
 * `order`: which message is sent next, and the receipts of those without an answer.
 * `verdict`: the receipt for a response.
 """

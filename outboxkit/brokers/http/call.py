@@ -10,6 +10,7 @@ import httpx
 from outboxkit.brokers.http.order import Lost, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
 from outboxkit.errors.failures import printable, text_of
+from outboxkit.runtime.outage import is_cancelled
 
 READ_OF_ERRORS = 64 * 1024
 """Bytes of an error response's body that are read, so that the connection can be reused."""
@@ -40,8 +41,6 @@ class Call:
     """The request of one message and its response.
 
     Args:
-        transport: the connection pool.
-        request: the request to send.
         seconds: the limit for everything, from looking up the host to the end of the response.
         limit: bytes of a 2xx response's body.
     """
@@ -137,8 +136,7 @@ def must_propagate(error: BaseException) -> bool:
     """Whether the error cancels this task or ends the process. The client library may also cancel itself."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and is_cancelled()
 
 
 def reason_of(error: BaseException) -> str:

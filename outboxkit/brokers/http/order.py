@@ -38,7 +38,7 @@ class Unreached:
     reason: str
 
 
-Outcome = Answered | Lost | Unreached
+CallOutcome = Answered | Lost | Unreached
 
 
 class SendOrder:
@@ -49,7 +49,6 @@ class SendOrder:
     the next batch, so that such messages cannot use up all concurrent requests.
 
     Args:
-        batch: the messages.
         unclear: ids of messages to send last, because the batch before did not tell whether they are bad.
     """
 
@@ -87,7 +86,7 @@ class SendOrder:
         ignored = self._unclear if self._is_accepted else ()
         return next((reason for index, reason in self._refusals.items() if self._batch[index].id not in ignored), None)
 
-    def put(self, index: int, outcome: Outcome) -> None:
+    def put(self, index: int, outcome: CallOutcome) -> None:
         """Record the outcome of a message. Unless it is confirmed, later messages of its key are not sent."""
         match outcome:
             case Answered(receipt, responded, unauthorized):

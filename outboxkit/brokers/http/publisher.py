@@ -5,7 +5,7 @@ import ssl
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import httpx
 import structlog
@@ -14,9 +14,8 @@ from outboxkit import defaults
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.http import request, verdict
 from outboxkit.brokers.http.call import Call, reason_of
-from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
+from outboxkit.brokers.http.order import Answered, CallOutcome, Lost, SendOrder, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
-from outboxkit.codec.envelopes.cloudevents import ContentMode, check_source, in_structured_mode
 from outboxkit.codec.payloads import MAX_PAYLOAD_BYTES
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
@@ -26,8 +25,6 @@ KEEPALIVE_SECONDS = 30.0
 """The time after which an idle connection is closed."""
 ROUNDS = 8
 """A batch has so many times the requests that may be open at once."""
-REMIND_SECONDS = 60.0
-"""The interval between two log lines about a destination that refuses the sender."""
 
 
 class HttpPublisher(Publisher):
@@ -42,8 +39,7 @@ class HttpPublisher(Publisher):
         concurrency: the limit of open requests and of connections.
         authorization: the value of the `Authorization` header.
         secret: the key for signatures (Standard Webhooks): `whsec_` and the base64 of 24 to 64 bytes.
-        cloudevents: the content mode in which messages are CloudEvents 1.0; None: they are none.
-        source: the `source` of these events.
+        cloudevents_source: messages are CloudEvents 1.0 of this `source`; None: they are none.
         max_answer: bytes of an answer that are kept. The receipt of a longer one is a confirm with a reason and
             without an answer.
 
@@ -62,18 +58,15 @@ class HttpPublisher(Publisher):
         concurrency: int = defaults.CONCURRENCY,
         authorization: str | None = None,
         secret: str | None = None,
-        cloudevents: ContentMode | None = None,
-        source: str = "outboxkit",
+        cloudevents_source: str | None = None,
         max_answer: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self._target = request.parse(url, authorization=authorization, secret=secret)
-        check_source(cloudevents, source)
         if concurrency < 1 or max_answer < 1 or timeout <= timedelta(0):
             raise ConfigurationError("an HTTP destination needs a concurrency, a limit and a timeout of more than 0")
         self._timeout = timeout.total_seconds()
         self._concurrency, self.batch_limit = concurrency, ROUNDS * concurrency
-        self._cloudevents, self._source = cloudevents, source
-        self._max_answer = max_answer
+        self._source, self._max_answer = cloudevents_source, max_answer
         self._fixed = _fixed_headers(self._target)
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._unclear: frozenset[str] = frozenset()
@@ -133,7 +126,7 @@ class HttpPublisher(Publisher):
     def _warn(self, refusal: str) -> None:
         """Log the refusal, at most once a minute."""
         now = time.monotonic()
-        if self._warned_at is None or now - self._warned_at >= REMIND_SECONDS:
+        if self._warned_at is None or now - self._warned_at >= defaults.REMIND_SECONDS:
             self._warned_at = now
             self._log.error("the destination refuses the sender: look at its credentials", error=refusal)
 
@@ -143,7 +136,7 @@ class HttpPublisher(Publisher):
         if transport is not None:
             await transport.aclose()
 
-    async def _outcome(self, transport: httpx.AsyncBaseTransport, message: Message) -> Outcome:
+    async def _outcome(self, transport: httpx.AsyncBaseTransport, message: Message) -> CallOutcome:
         """The outcome of one message. No error of one message ends the others or the process."""
         try:
             if (refusal := request.refusal_of(message)) is not None:
@@ -157,7 +150,7 @@ class HttpPublisher(Publisher):
         except httpx.LocalProtocolError as error:
             return self._unsendable(error)
 
-    def _outcome_of(self, result: HttpResponse | Lost | Unreached) -> Outcome:
+    def _outcome_of(self, result: HttpResponse | Lost | Unreached) -> CallOutcome:
         match result:
             case Lost():
                 return result
@@ -172,28 +165,21 @@ class HttpPublisher(Publisher):
         return Answered(receipt, responded=False)
 
     def _request(self, message: Message) -> httpx.Request:
-        if self._cloudevents == "structured":
-            message = in_structured_mode(message, self._source)
-        source = self._source if self._cloudevents == "binary" else None
-        headers = request.headers_of(message, source=source) | self._fixed
+        headers = request.headers_of(message, source=self._source) | self._fixed
         if self._target.key is not None:
             id_, now = request.key_of(message), datetime.now(UTC)
             headers |= request.signature_headers(self._target.key, id=id_, body=message.payload, now=now)
         return httpx.Request("POST", self._target.url, headers=headers, content=message.payload)
 
 
-def _fixed_headers(destination: request.Target) -> dict[str, str]:
-    try:
-        agent = f"outboxkit/{version('outboxkit')}"
-    except PackageNotFoundError:  # run from its sources
-        agent = "outboxkit"
-    headers = {"user-agent": agent, "accept": "*/*", "accept-encoding": "identity"}
+def _fixed_headers(destination: request.RequestTarget) -> dict[str, str]:
+    headers = {"user-agent": f"outboxkit/{version('outboxkit')}", "accept": "*/*", "accept-encoding": "identity"}
     if destination.authorization is not None:
         headers["authorization"] = destination.authorization
     return headers
 
 
-def _transport(destination: request.Target, concurrency: int) -> httpx.AsyncHTTPTransport:
+def _transport(destination: request.RequestTarget, concurrency: int) -> httpx.AsyncHTTPTransport:
     """The connection pool of httpx alone: no redirects, cookies, proxies or logged URLs."""
     return httpx.AsyncHTTPTransport(
         verify=ssl.create_default_context() if destination.url.scheme == "https" else False,

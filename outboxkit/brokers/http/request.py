@@ -5,7 +5,6 @@ The target is the destination's URL with its credentials. Signatures follow http
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -21,13 +20,11 @@ from outboxkit.codec.envelopes.cloudevents import attributes_of, utc_text
 from outboxkit.codec.headers import CORRELATION, CREATED, OWN, TOPIC, TYPE, field_headers
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import Message
-
-ACCEPTED = "http://host/path or https://user:password@host/path is accepted"
-_FIELD = re.compile(r"[!-~]+(?: +[!-~]+)*")
+from outboxkit.runtime import urls
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """One URL and the credentials that are sent to it with every request.
 
     Attributes:
@@ -43,38 +40,35 @@ class Target:
     key: bytes | None = field(default=None, repr=False)
 
 
-def parse(url: str, *, authorization: str | None = None, secret: str | None = None) -> Target:
+def parse(url: str, *, authorization: str | None = None, secret: str | None = None) -> RequestTarget:
     """The target that these settings describe.
 
     Raises:
         ConfigurationError: one of them is invalid. The text shows no secret.
     """
     try:
+        urls.check_http(url)
+        if authorization is not None:
+            urls.check_authorization(authorization)
+        key = urls.signing_key(secret) if secret is not None else None
+    except ValueError as error:
+        raise ConfigurationError(f"the HTTP destination cannot be used: {error}") from None
+    try:
         parsed = httpx.URL(url)
         parsed.raw_host.decode("ascii").encode("idna")  # as for the look-up of the host
-    except (httpx.InvalidURL, UnicodeError, ValueError):
-        raise ConfigurationError(f"the URL of the HTTP destination is not a URL; {ACCEPTED}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigurationError(f"the URL of the HTTP destination has no host, or another scheme; {ACCEPTED}")
-    if parsed.port is not None and not 0 < parsed.port < 65_536:
-        raise ConfigurationError("the URL of the HTTP destination has an invalid port: 1 to 65535 are accepted")
-    if parsed.fragment:
-        raise ConfigurationError("the URL of the HTTP destination has a fragment (#…), which is never sent to a server")
+    except (httpx.InvalidURL, ValueError):
+        raise ConfigurationError("the URL of the HTTP destination has a host that cannot be looked up") from None
     if parsed.userinfo and authorization is not None:
         raise ConfigurationError(
             "the URL of the HTTP destination has a user and a password, and an Authorization is set too: set only one"
         )
-    if authorization is not None and not _FIELD.fullmatch(authorization):
-        raise ConfigurationError(
-            "the Authorization of the HTTP destination is empty, or is not one line of printable ASCII"
-        )
     credentials = _basic(parsed) if parsed.userinfo else authorization
     bare = parsed.copy_with(userinfo=b"")
-    return Target(
+    return RequestTarget(
         url=bare,
         origin=f"{bare.scheme}://{bare.netloc.decode('ascii')}",
         authorization=credentials,
-        key=signing_key(secret) if secret is not None else None,
+        key=key,
     )
 
 
@@ -82,29 +76,6 @@ def _basic(url: httpx.URL) -> str:
     """The credentials of Basic authorization (RFC 7617) for user and password of the URL."""
     pair = f"{url.username}:{url.password}".encode()
     return f"Basic {base64.b64encode(pair).decode()}"
-
-
-PREFIX = "whsec_"
-SHORTEST, LONGEST = 24, 64
-"""Limits of the bytes of a secret."""
-
-
-def signing_key(secret: str) -> bytes:
-    """The bytes of a secret that is given as `whsec_` and base64.
-
-    Raises:
-        ConfigurationError: it is not such a secret. The text does not show it.
-    """
-    accepted = f"{PREFIX} followed by the base64 of {SHORTEST} to {LONGEST} random bytes is accepted"
-    if not secret.startswith(PREFIX):
-        raise ConfigurationError(f"the secret of the HTTP destination does not begin with {PREFIX}; {accepted}")
-    try:
-        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        raise ConfigurationError(f"the secret of the HTTP destination is not base64; {accepted}") from None
-    if not SHORTEST <= len(key) <= LONGEST:
-        raise ConfigurationError(f"the secret of the HTTP destination has {len(key)} bytes; {accepted}")
-    return key
 
 
 def signature_headers(key: bytes, *, id: str, body: bytes, now: datetime) -> dict[str, str]:  # noqa: A002 - the standard's word

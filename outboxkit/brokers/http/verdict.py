@@ -8,18 +8,16 @@ from http import HTTPStatus
 
 import msgspec
 
-from outboxkit.brokers import CONFIRMED, Answer, Receipt, Verdict
+from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, Answer, Receipt, Verdict
 from outboxkit.errors.failures import printable
 
-LONGEST_WAIT = timedelta(hours=1)
-"""The longest wait that a `Retry-After` can ask for."""
 LONGEST_TITLE = 200
 """Characters of a problem's title that are put into the reason."""
 BUSY = (429, 503)
 """Status codes for "not now". They do not count as an attempt."""
 UNAUTHORIZED = (401, 403, 407)
 """Status codes about the sender, not the message: its credentials are missing, wrong, expired or insufficient."""
-TRANSIENT = (408, 409, 421, 425)
+PASSING_STATUSES = (408, 409, 421, 425)
 """Other status codes below 500 after which the same request may succeed (RFC 9110, sections 15.5.9, 15.5.10, 15.5.20).
 
 The request took too long, is in progress already, used a connection for other hosts, or came too early.
@@ -31,8 +29,6 @@ class HttpResponse:
     """A response, as far as it was read.
 
     Attributes:
-        status: its code.
-        headers: by their names in lower case.
         body: up to the limit.
         is_cut: whether the body is longer than the limit.
         trouble: why the body is incomplete; None if it is not.
@@ -66,7 +62,7 @@ def receipt_of(response: HttpResponse, *, limit: int, now: datetime) -> Receipt:
         return Receipt(Verdict.POSTPONED, f"the destination answers {reason}", after)
     if status in BUSY:
         return Receipt(Verdict.POSTPONED, reason, after)
-    if status in TRANSIENT or status >= 500 or _is_full_for_now(status, after):
+    if status in PASSING_STATUSES or status >= 500 or _is_full_for_now(status, after):
         return Receipt(Verdict.REJECTED, reason, after)
     return Receipt(Verdict.REJECTED, reason, final=True)
 

@@ -87,12 +87,7 @@ class ConfirmTracker:
         self._refused = []
 
     def sent(self, ids: Sequence[str], indexes: Sequence[int]) -> None:
-        """Record that these messages were written in this order. No id may be unconfirmed twice.
-
-        Args:
-            ids: of the messages.
-            indexes: their places in the list of receipts.
-        """
+        """Record that these messages were written in this order. No id may be unconfirmed twice."""
         tags = range(self._next, self._next + len(ids))
         if len(self._tags) > 2 * len(self._unconfirmed) + FORGOTTEN_IDS:
             self._tags = {id_: tag for id_, tag in self._tags.items() if tag in self._unconfirmed}

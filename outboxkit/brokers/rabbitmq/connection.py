@@ -16,6 +16,7 @@ from outboxkit.brokers.rabbitmq.rights import user_of
 from outboxkit.brokers.rabbitmq.taps import OnWriter, Tap, TappedTransports
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from outboxkit.runtime import urls
+from outboxkit.runtime.outage import is_cancelled
 
 HEARTBEAT_SECONDS = 20
 """The heartbeat interval if the URL has none. A peer that is silent for two of them is gone (AMQP 0-9-1, 4.2.7)."""
@@ -107,11 +108,7 @@ async def connect(
 
 
 def _check_files(target: URL, action: str) -> None:
-    """Open each file of a certificate, whose name the client library does not tell if it cannot be read.
-
-    Raises:
-        BrokerRefused: one cannot be read.
-    """
+    """Open each file of a certificate, whose name the client library does not tell if it cannot be read."""
     for option in urls.FILES:
         if path := target.query.get(option):
             try:
@@ -131,10 +128,10 @@ def _named(error: BrokerUnavailable, url: str, transports: "TappedTransports", s
         named = BrokerUnavailable(f"{action}: {late} within {seconds:.3g} s")
     elif code == 403 or isinstance(cause, aiormq.exceptions.ProbableAuthenticationError):
         cure = f"are user {user!r} and the password in OUTBOXKIT_BROKER_URL right?"
-        named = BrokerRefused(f"{action}: {reason or describe(cause)}: {cure}", kind="login")
+        named = BrokerRefused(f"{action}: {(reason or describe(cause)).rstrip(' .')}; {cure}", kind="login")
     elif code == 530 and "not found" in reason:
         cure = "is the name right? It is the path of OUTBOXKIT_BROKER_URL, in which / is written %2F"
-        named = BrokerRefused(f"{action}: {reason}: {cure}", kind="vhost")
+        named = BrokerRefused(f"{action}: {reason.rstrip(' .')}; {cure}", kind="vhost")
     elif code == 530:
         cure = (
             f"user {user!r} has no rights in it: rabbitmqctl set_permissions gives them, as `outboxkit doctor` has them"
@@ -212,7 +209,7 @@ def convert_errors(action: str) -> Iterator[None]:
     except CONNECTION_ERRORS as error:
         raise BrokerUnavailable(f"{action}: {describe(error)}") from error
     except asyncio.CancelledError as error:
-        if _is_cancellation_requested():
+        if is_cancelled():
             raise
         raise BrokerUnavailable(f"{action}: the connection ended meanwhile") from error
     except Exception as error:
@@ -231,11 +228,6 @@ async def close(connection: aio_pika.abc.AbstractConnection | None) -> None:
                 await connection.close()
     finally:
         await connection.close()  # awaits nothing: it notes the end, or the library closes what is freed in any thread
-
-
-def _is_cancellation_requested() -> bool:
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 def vhost(url: str) -> str:

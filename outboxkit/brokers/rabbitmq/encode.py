@@ -3,14 +3,26 @@
 from collections.abc import Iterable, Mapping
 from struct import Struct, error
 from typing import Any
+from zlib import crc32
 
 from pamqp import encode
 
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, EPOCH, PERSISTENT
-from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.codec.headers import EXTRA_ROUTES, FIELD_HEADERS, OWN, TOPIC, field_headers
+from outboxkit.codec.headers import (
+    ALIASES,
+    BUCKET,
+    EXTRA_ROUTES,
+    FIELD_HEADERS,
+    HIDDEN_ROUTES,
+    OWN,
+    TOPIC,
+    DeliveryHeaders,
+    field_headers,
+)
+from outboxkit.codec.rows import aliases_of
 from outboxkit.message import NAME_LIMIT, Message
+from outboxkit.runtime.sources import BUCKETS
 
 METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE
 FRAME_OVERHEAD = 8
@@ -27,7 +39,7 @@ _ALWAYS = _CONTENT_TYPE | _DELIVERY_MODE | _ID | _TYPE | _APP
 _FRAME, _PUBLISH = Struct(">BHI"), Struct(">HHH")
 _ENDED_AND_CONTENT, _ENDED_AND_FRAME = Struct(">BBHIHHQH"), Struct(">BBHI")
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">Bd")
-_NOT_THE_USERS = frozenset((*FIELD_HEADERS.values(), TOPIC))
+_NOT_THE_USERS = frozenset((*FIELD_HEADERS.values(), TOPIC, BUCKET, ALIASES))
 _SIZE = [bytes((number,)) for number in range(NAME_LIMIT + 1)]
 _MODE, _END = bytes((PERSISTENT,)), bytes((END,))
 _Route = tuple[bytes, int, bytes, bytes]
@@ -44,9 +56,6 @@ class Encoder:
     A message that is addressed to a queue is published to that queue alone, through the default exchange.
 
     Args:
-        exchange: its name.
-        app_id: the property of that name.
-        channel: the channel's number.
         frame_max: bytes of the largest frame that the broker accepts. Larger bodies are split.
 
     Attributes:
@@ -127,8 +136,12 @@ class Encoder:
                 self._write_field(name, value, fields)
         if message.queue is not None:  # its consumer is to see it as it was
             self._write_field(TOPIC, message.routing_key, fields)
+        if ALIASES in message.headers and (aliases := aliases_of(message)):
+            self._write_field(HIDDEN_ROUTES, aliases, fields)
         for name, value in own:
             self._write_field(name, value, fields)
+        if message.key is not None:
+            fields.append(_BUCKET_FIELDS[crc32(message.key.encode()) % BUCKETS])
         table = b"".join(fields)
         properties += (_LONG.pack(len(table)), table)
 
@@ -172,6 +185,12 @@ def _pair(text: str) -> tuple[bytes, bytes]:
 
 def _short(text: str) -> bytes:
     return b"".join(_pair(text))
+
+
+_BUCKET_FIELDS = [
+    b"".join((*_pair(BUCKET), b"S", _LONG.pack(len(number)), number))
+    for number in (str(bucket).encode() for bucket in range(BUCKETS))
+]
 
 
 def _explain(cause: Exception) -> str:

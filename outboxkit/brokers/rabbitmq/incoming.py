@@ -12,13 +12,12 @@ from typing import Protocol
 from aiormq.abc import AbstractChannel
 from pamqp import commands, frame
 
-from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq import connection, decode, taps
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import BASIC, END, METHOD
 from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
-from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.codec.envelopes.envelope import Envelope, Malformed
+from outboxkit.codec.headers import FRESH, DeliveryHeaders, read_delivery_headers
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
@@ -41,8 +40,8 @@ class DeliveryChannel:
     """One AMQP channel, on a connection of its own, on which deliveries arrive and are acked.
 
     A quorum queue puts a message that is nacked behind all others. It puts one back into its place if the channel is
-    closed. So an ordered channel that is stopped nacks nothing, and still consumes: nobody else gets later messages
-    before it is closed.
+    closed. So an ordered channel that is stopped nacks nothing, and still consumes: until it is closed, no other
+    consumer gets later messages.
 
     Args:
         timeout: the limit in seconds for an answer of the broker.
@@ -52,6 +51,7 @@ class DeliveryChannel:
     Attributes:
         lost: why the channel no longer works; None as long as it does.
         stopped: set once the channel takes no more deliveries, by `stop_receiving` or because it was lost.
+        is_held: whether `next` and `next_nowait` return nothing for now.
         parser: feeds this channel with the frames of the connection.
     """
 
@@ -70,6 +70,7 @@ class DeliveryChannel:
         self._report_heartbeat: Callable[[], None] | None = None
         self._answers_awaited = 0
         self.stopped = asyncio.Event()
+        self.is_held = False
 
     @property
     def unacked(self) -> int:
@@ -83,7 +84,12 @@ class DeliveryChannel:
     @property
     def has_next(self) -> bool:
         """Whether a pushed delivery waits for `next`."""
-        return bool(self._received)
+        return bool(self._received) and not self.is_held
+
+    def hold(self, *, on: bool) -> None:
+        """Keep back the deliveries that have come, or let `next` return them again."""
+        self.is_held = on
+        self._changed.set()
 
     @property
     def is_full(self) -> bool:
@@ -119,7 +125,7 @@ class DeliveryChannel:
             BrokerUnavailable: the channel was lost, and with it the deliveries that wait here.
         """
         while self.lost is None:
-            if self._received and not self.stopped.is_set():
+            if self.has_next and not self.stopped.is_set():
                 return self._received.popleft()
             self._changed.clear()
             await self._changed.wait()
@@ -128,7 +134,7 @@ class DeliveryChannel:
     def next_nowait(self) -> RawDelivery | None:
         """The next pushed delivery; None if none waits."""
         self._raise_if_lost()
-        return self._received.popleft() if self._received else None
+        return self._received.popleft() if self.has_next else None
 
     async def get(self, queue: str) -> RawDelivery | None:
         """Basic.Get: the first message of a queue, or a delivery that is pushed meanwhile. None if the queue is empty.
@@ -153,11 +159,7 @@ class DeliveryChannel:
             raise self._lost_error() from error
 
     async def stop_receiving(self, channel: AbstractChannel, *queues: str) -> None:
-        """Basic.Cancel for these queues. Requeues the pushed deliveries that still wait.
-
-        Raises:
-            BrokerUnavailable: the channel was lost.
-        """
+        """Basic.Cancel for these queues. Requeues the pushed deliveries that still wait."""
         self._raise_if_lost()
         self.stopped.set()
         if self._ordered:
@@ -180,11 +182,7 @@ class DeliveryChannel:
             self._read_or_pause()
 
     def ack(self, tag: int) -> None:
-        """Ack the delivery with this tag. The acks of one turn of the event loop are sent together.
-
-        Raises:
-            BrokerUnavailable: the channel was lost.
-        """
+        """Ack the delivery with this tag. The acks of one turn of the event loop are sent together."""
         self._raise_if_lost()
         self._acks.ack(tag)
         if self._is_paused:
@@ -194,11 +192,7 @@ class DeliveryChannel:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def nack(self, tag: int) -> None:
-        """Requeue the delivery with this tag now; if the channel is ordered and stopped, when it is closed.
-
-        Raises:
-            BrokerUnavailable: the channel was lost.
-        """
+        """Requeue the delivery with this tag now; if the channel is ordered and stopped, when it is closed."""
         self._raise_if_lost()
         if self._ordered and self.stopped.is_set():
             return
@@ -326,9 +320,7 @@ class RabbitDelivery:
         self.raw = raw
         self.dropped = dropped
         self.topic = decode.topic_of(properties, raw.routing_key, dropped=dropped)
-        self.delivery_headers = (
-            reserved.read_delivery_headers(properties.headers) if properties.headers else reserved.FRESH
-        )
+        self.delivery_headers = read_delivery_headers(properties.headers) if properties.headers else FRESH
         if self.delivery_headers.absent:
             if self.topic == properties.message_type:  # a message without a topic is published with its type
                 self.topic = ""

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, KeyGate, Receipt, Verdict
 from outboxkit.brokers.rabbitmq.confirms import NACKED, Loss, Receipts
-from outboxkit.brokers.rabbitmq.routes import Route, SerializedRoutes, route_name, route_of
+from outboxkit.brokers.rabbitmq.routes import RoutingTarget, SerializedRoutes, route_name, route_of
 from outboxkit.message import Message
 
 MAX_GROUPS = 64
@@ -29,7 +29,6 @@ class Candidates:
     """Messages of an earlier batch, one of which is poison: the broker closed a channel or connection because of it.
 
     Attributes:
-        ids: their ids.
         others_pass: the broker has confirmed other messages since. An internal error is then the fault of one of these.
     """
 
@@ -51,13 +50,11 @@ class PublishPlan:
       route and accepts those of another.
 
     Args:
-        messages: in order.
         serialized: the publisher's memory of routes. Of a route that was nacked last one message goes ahead, or none
-            while the route is paused.
+            while the route is held.
         candidates: those that the batch before left.
 
     Attributes:
-        messages: as given.
         receipts: one for each message; None as long as there is none.
     """
 
@@ -68,12 +65,12 @@ class PublishPlan:
         self.receipts: Receipts = [None] * len(messages)
         self._serialized = serialized
         self._back_pressure = serialized.nacked
-        self._paused = set(self._back_pressure.paused()) if self._back_pressure else set()
-        self._nacked: set[Route] = set()
+        self._held = set(self._back_pressure.held()) if self._back_pressure else set()
+        self._nacked: set[RoutingTarget] = set()
         self._candidates = candidates
         self._gate = KeyGate()
         self._routes = {route_of(message) for message in messages if message.key is not None}
-        self._serialized_now, self._group, self._group_count = set[Route](), list[int](), 0
+        self._serialized_now, self._group, self._group_count = set[RoutingTarget](), list[int](), 0
         every = range(len(messages))
         known = [index for index in every if messages[index].id in candidates.ids] if candidates.ids else []
         first, stop = (known[0], known[-1] + 1) if known else (0, 0)
@@ -112,17 +109,17 @@ class PublishPlan:
                     self._serialized.record_return(route_of(self.messages[index]))
 
     def is_blocked(self, index: int) -> bool:
-        """Whether a message must not be sent: an earlier one of its key failed, or its route is nacked or paused.
+        """Whether a message must not be sent: an earlier one of its key failed, or its route is nacked or held.
 
         If so, the message has its receipt afterwards.
         """
         if (refused := self._gate.refuse(index, self.messages[index])) is not None:
             self.receipts[index] = refused
             return True
-        if not (self._nacked or self._paused):
+        if not (self._nacked or self._held):
             return False
         route = route_of(self.messages[index])
-        if route not in self._nacked and route not in self._paused:
+        if route not in self._nacked and route not in self._held:
             return False
         self.fail(index, NACKED)
         return True
@@ -161,7 +158,7 @@ class PublishPlan:
         """A receipt for every message; `UNKNOWN` with this reason for those without an answer."""
         self._record_confirmed_routes()
         unknown = Receipt(Verdict.UNKNOWN, reason)
-        if not (self._nacked or self._paused):
+        if not (self._nacked or self._held):
             return [unknown if receipt is None else receipt for receipt in self.receipts]
         back_pressure = self._back_pressure_receipts()
         return [
@@ -172,13 +169,13 @@ class PublishPlan:
     def _others_pass(self) -> bool:
         return self._candidates.others_pass or CONFIRMED in self.receipts
 
-    def _back_pressure_receipts(self) -> dict[Route, Receipt]:
-        """The receipt of the messages of each nacked or paused route. No nack is a message's fault.
+    def _back_pressure_receipts(self) -> dict[RoutingTarget, Receipt]:
+        """The receipt of the messages of each nacked or held route. No nack is a message's fault.
 
         The cause of the first nack is unclear: a full queue, or a connection that has lost sight of the queue's leader.
         A nack beside a confirm, or on a new connection as well, is back-pressure.
         """
-        confirmed, paused = self._confirmed_routes(), self._back_pressure.paused()
+        confirmed, held = self._confirmed_routes(), self._back_pressure.held()
         receipts = {}
         for route in self._nacked:
             name = route_name(route)
@@ -193,16 +190,16 @@ class PublishPlan:
                 continue
             self._back_pressure.record_nack(route, reason, retry_on_new_connection=route not in confirmed)
             self._serialized.record_nack()
-            receipts[route] = Receipt(Verdict.POSTPONED, reason, after=self._pause_of(route))
-        for route in self._paused - self._nacked:
-            reason = paused.get(route) or str(NACKED.reason)
-            receipts[route] = Receipt(Verdict.POSTPONED, reason, after=self._pause_of(route))
+            receipts[route] = Receipt(Verdict.POSTPONED, reason, after=self._delay_of(route))
+        for route in self._held - self._nacked:
+            reason = held.get(route) or str(NACKED.reason)
+            receipts[route] = Receipt(Verdict.POSTPONED, reason, after=self._delay_of(route))
         return receipts
 
-    def _pause_of(self, route: Route) -> timedelta:
+    def _delay_of(self, route: RoutingTarget) -> timedelta:
         return timedelta(seconds=self._back_pressure.seconds_left(route))
 
-    def _confirmed_routes(self) -> set[Route]:
+    def _confirmed_routes(self) -> set[RoutingTarget]:
         pairs = zip(self.messages, self.receipts, strict=True)
         return {route_of(message) for message, receipt in pairs if receipt is CONFIRMED}
 
@@ -226,8 +223,8 @@ class PublishPlan:
         later: list[int] = []
         blocked_keys: set[str] = set()
         group_ids: set[str] = set()
-        probed_routes: set[Route] = set()
-        route_of_key: dict[str, Route] = {}
+        probed_routes: set[RoutingTarget] = set()
+        route_of_key: dict[str, RoutingTarget] = {}
         for index in part:
             message = messages[index]
             if self.receipts[index] is not None or self.is_blocked(index):

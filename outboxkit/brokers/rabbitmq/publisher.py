@@ -19,16 +19,14 @@ from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
 from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser
-from outboxkit.codec.envelopes.cloudevents import ContentMode, as_cloud_event, check_source
+from outboxkit.codec.envelopes.cloudevents import as_cloud_event
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
 from outboxkit.message import Message
 from outboxkit.runtime import urls
 
 ACCESS_REFUSED = 403
 """The reply code with which the broker closes a channel whose user may not publish to the exchange."""
-DEFAULT_EXCHANGE = ""
-"""The exchange to which every queue is bound by its own name. It must not be declared (AMQP 0-9-1, section 3.1.2)."""
-HEARTBEAT_SECONDS = 5
+RELAY_HEARTBEAT_SECONDS = 5
 """Shorter than a consumer's heartbeat, because no handler can block a relay's event loop."""
 
 
@@ -43,10 +41,7 @@ class RabbitPublisher(Publisher):
             they came through the topic exchange. They are unroutable if there is no such queue.
         timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
         app_id: AMQP's `app_id` property of every message.
-        cloudevents: the content mode in which messages are CloudEvents 1.0 as well; None: they are none.
-        source: the `source` of these events.
-        clock: seconds that only grow; a parameter for tests.
-        shuffle: puts the URLs into their order; a parameter for tests.
+        cloudevents_source: messages are CloudEvents 1.0 of this `source` as well; None: they are none.
     """
 
     def __init__(
@@ -57,13 +52,11 @@ class RabbitPublisher(Publisher):
         queue: str | None = None,
         timeout: timedelta = defaults.PUBLISH_TIMEOUT,
         app_id: str = "outboxkit",
-        cloudevents: ContentMode | None = None,
-        source: str = "outboxkit",
+        cloudevents_source: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         shuffle: Callable[[list[str]], None] = random.shuffle,
     ) -> None:
-        check_source(cloudevents, source)
-        self._cloudevents, self._source = cloudevents, source
+        self._source = cloudevents_source
         self._addresses = connection.Addresses(url, shuffle=shuffle)
         self.exchange, self.queue = exchange, queue
         self._exchange = exchange
@@ -112,8 +105,8 @@ class RabbitPublisher(Publisher):
         self._raise_if_blocked(self._working_channel())
         if self.queue is not None:
             batch = [replace(message, queue=self.queue) for message in batch]
-        if self._cloudevents is not None:
-            batch = [as_cloud_event(message, self._source, self._cloudevents) for message in batch]
+        if self._source is not None:
+            batch = [as_cloud_event(message, self._source) for message in batch]
         plan = PublishPlan(batch, self._serialized, self._candidates)
         try:
             async with asyncio.timeout(self._timeout):
@@ -173,7 +166,7 @@ class RabbitPublisher(Publisher):
             name="outboxkit relay",
             timeout=self._timeout,
             tap=self._parser,
-            heartbeat=HEARTBEAT_SECONDS,
+            heartbeat=RELAY_HEARTBEAT_SECONDS,
         )
         self._opened_at = self._clock()
         self._channel = await self._open_channel(self._connection)

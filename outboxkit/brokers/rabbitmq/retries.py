@@ -14,12 +14,12 @@ from outboxkit.brokers.rabbitmq.confirms import NACKED
 from outboxkit.brokers.rabbitmq.encode import copy_properties
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser, RawDelivery
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
 
-RECONNECT_SECONDS = 1.0
+OLD_CONNECTION_SECONDS = 1.0
 """The age from which on a nack replaces the connection."""
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
+FIRST_NACK_SECONDS, LONGEST_NACK_SECONDS = 0.1, 5.0
 """The wait after a first nack, doubled after each further one, and its limit."""
 
 
@@ -30,8 +30,6 @@ class RetryPublisher:
     from a connection that publishes, and acks must not wait there.
 
     Args:
-        url: `amqp://` or `amqps://`.
-        name: of the connection, in RabbitMQ's listings.
         timeout: the limit in seconds for a copy until it is confirmed, and for a connection until it is open.
     """
 
@@ -108,7 +106,7 @@ class RetryPublisher:
         Then wait, except after the first nack if the connection was replaced.
         """
         is_replaced = self._channel is not channel
-        if not is_replaced and time.monotonic() - self._opened_at > RECONNECT_SECONDS:
+        if not is_replaced and time.monotonic() - self._opened_at > OLD_CONNECTION_SECONDS:
             closing = asyncio.create_task(self._close(channel, self._connection, self._timeout))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
@@ -120,7 +118,7 @@ class RetryPublisher:
             self._full.add(queue)
             self._log.warning("a queue takes no copies, waiting", full=queue, error=NACKED.reason)
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(FIRST_WAIT_SECONDS * 2 ** min(nacks, 10), LONGEST_WAIT_SECONDS)):
+            async with asyncio.timeout(min(FIRST_NACK_SECONDS * 2 ** min(nacks, 10), LONGEST_NACK_SECONDS)):
                 await stopped.wait()
 
     def _record_room(self, queue: str) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE, dead_queue, delay_name
-from outboxkit.errors.wording import shell_word
+from outboxkit.errors.figures import shell_word
 from outboxkit.runtime.sources import Shards
 
 DEFAULT_EXCHANGE = "amq.default"

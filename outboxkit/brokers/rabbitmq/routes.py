@@ -4,20 +4,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from outboxkit import defaults
 from outboxkit.message import Message
 
 SERIALIZED_SECONDS = 600.0
 """The time for which a return serializes its route, and a nack, which names no queue, all routes."""
 MAX_ROUTES = 10_000
 """Limit of the remembered routes of each kind; when it is reached, all of that kind are forgotten."""
-PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds for which a route is paused after its first nack, its second, …, until a message of it is confirmed."""
+NACK_DELAYS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds for which a route is held after its first nack, its second, …, until a message of it is confirmed."""
 EARLY_SECONDS = 0.05
-"""Tolerance between two clocks: a row may be due slightly before the pause of its route ends."""
+"""Tolerance between two clocks: a row may be due slightly before its route is free again."""
 RECONNECT_SECONDS, MAX_RECONNECT_SECONDS, QUIET_SECONDS = 0.05, 5.0, 60.0
 """The interval between connections opened because of nacks: doubled each time, reset after a minute without one."""
-REMIND_SECONDS = 60.0
-"""The interval between two warnings about one paused route."""
 
 
 class ToQueue(NamedTuple):
@@ -26,16 +25,16 @@ class ToQueue(NamedTuple):
     queue: str
 
 
-Route = str | ToQueue
+RoutingTarget = str | ToQueue
 """The way of a message to queues: its routing key, or the one queue that it is for."""
 
 
-def route_of(message: Message) -> Route:
+def route_of(message: Message) -> RoutingTarget:
     """The route of a message."""
     return message.routing_key if message.queue is None else ToQueue(message.queue)
 
 
-def route_name(route: Route) -> str:
+def route_name(route: RoutingTarget) -> str:
     """The route as errors and logs name it."""
     return f"queue {route.queue!r}" if isinstance(route, ToQueue) else f"routing key {route!r}"
 
@@ -43,18 +42,18 @@ def route_name(route: Route) -> str:
 @dataclass(slots=True)
 class _NackedRoute:
     nacks: int = 0
-    paused_until: float = float("-inf")
+    held_until: float = float("-inf")
     reason: str = ""
     retry_on_new_connection: bool = True
 
 
 @dataclass(slots=True)
 class NackedRoutes:
-    """Back-pressure: the routes whose last answer was a nack, and until when each of them is paused."""
+    """Back-pressure: the routes whose last answer was a nack, and until when each of them is held."""
 
     clock: Callable[[], float]
-    _routes: dict[Route, _NackedRoute] = field(default_factory=dict)
-    _warned_at: dict[Route, float] = field(default_factory=dict)
+    _routes: dict[RoutingTarget, _NackedRoute] = field(default_factory=dict)
+    _warned_at: dict[RoutingTarget, float] = field(default_factory=dict)
     _warnings: list[str] = field(default_factory=list)
     _reconnected_at: float = float("-inf")
     _reconnect_interval: float = RECONNECT_SECONDS
@@ -62,25 +61,25 @@ class NackedRoutes:
     def __bool__(self) -> bool:
         return bool(self._routes)
 
-    def __contains__(self, route: Route) -> bool:
+    def __contains__(self, route: RoutingTarget) -> bool:
         return route in self._routes
 
-    def paused(self) -> Mapping[Route, str]:
+    def held(self) -> Mapping[RoutingTarget, str]:
         """The routes of which nothing may be sent now, with their reasons."""
         now = self.clock() + EARLY_SECONDS
-        return {route: nacked.reason for route, nacked in self._routes.items() if nacked.paused_until > now}
+        return {route: nacked.reason for route, nacked in self._routes.items() if nacked.held_until > now}
 
-    def seconds_left(self, route: Route) -> float:
-        """The remaining pause of the route."""
+    def seconds_left(self, route: RoutingTarget) -> float:
+        """The seconds for which the route is still held."""
         nacked = self._routes.get(route)
-        return max(nacked.paused_until - self.clock(), 0.0) if nacked is not None else 0.0
+        return max(nacked.held_until - self.clock(), 0.0) if nacked is not None else 0.0
 
-    def record_confirm(self, route: Route) -> None:
+    def record_confirm(self, route: RoutingTarget) -> None:
         """Forget the nacks of this route: the broker has confirmed a message of it."""
         self._routes.pop(route, None)
 
-    def record_nack(self, route: Route, reason: str, *, retry_on_new_connection: bool) -> None:
-        """Pause this route.
+    def record_nack(self, route: RoutingTarget, reason: str, *, retry_on_new_connection: bool) -> None:
+        """Hold the messages of this route for a while.
 
         Args:
             route: that of the nacked message.
@@ -93,17 +92,17 @@ class NackedRoutes:
         nacked = self._routes.setdefault(route, _NackedRoute())
         if not retry_on_new_connection:
             nacked.nacks = 1
-        nacked.paused_until = self.clock() + PAUSES[min(nacked.nacks, len(PAUSES) - 1)]
+        nacked.held_until = self.clock() + NACK_DELAYS[min(nacked.nacks, len(NACK_DELAYS) - 1)]
         nacked.nacks += 1
         nacked.reason, nacked.retry_on_new_connection = reason, retry_on_new_connection
         if nacked.nacks > 1:
             self._warn(route, reason)
 
-    def need_new_connection(self, routes: Iterable[Route], opened_at: float) -> bool:
-        """Whether the pause of one of these routes is over and this connection is older than the end of that pause."""
+    def need_new_connection(self, routes: Iterable[RoutingTarget], opened_at: float) -> bool:
+        """Whether one of these routes is no longer held, and this connection is older than the end of that time."""
         now = self.clock() + EARLY_SECONDS
         all_nacked = (self._routes[route] for route in routes if route in self._routes)
-        return any(each.retry_on_new_connection and opened_at < each.paused_until <= now for each in all_nacked)
+        return any(each.retry_on_new_connection and opened_at < each.held_until <= now for each in all_nacked)
 
     def allow_reconnect(self) -> bool:
         """Whether a connection may be opened because of nacks now. True starts the next interval."""
@@ -117,13 +116,13 @@ class NackedRoutes:
         return True
 
     def take_warnings(self) -> list[str]:
-        """The reasons to log now, at most one a minute for each paused route. Each is returned once."""
+        """The reasons to log now, at most one a minute for each held route. Each is returned once."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
-    def _warn(self, route: Route, reason: str) -> None:
+    def _warn(self, route: RoutingTarget, reason: str) -> None:
         now = self.clock()
-        if now - self._warned_at.get(route, float("-inf")) >= REMIND_SECONDS:
+        if now - self._warned_at.get(route, float("-inf")) >= defaults.REMIND_SECONDS:
             if len(self._warned_at) >= MAX_ROUTES:
                 self._warned_at.clear()
             self._warned_at[route] = now
@@ -138,20 +137,19 @@ class SerializedRoutes:
     nack serializes all routes for ten minutes, because it names no queue.
 
     Attributes:
-        clock: seconds that only grow.
         nacked: the routes under back-pressure.
     """
 
     clock: Callable[[], float]
     nacked: NackedRoutes = field(init=False)
     _all_until: float = float("-inf")
-    _unroutable_until: dict[Route, float] = field(default_factory=dict)
-    _confirmed: set[Route] = field(default_factory=set)
+    _unroutable_until: dict[RoutingTarget, float] = field(default_factory=dict)
+    _confirmed: set[RoutingTarget] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.nacked = NackedRoutes(self.clock)
 
-    def among(self, routes: set[Route]) -> set[Route]:
+    def among(self, routes: set[RoutingTarget]) -> set[RoutingTarget]:
         """Those of the given routes that are serialized now."""
         now = self.clock()
         if self._all_until > now:
@@ -160,13 +158,13 @@ class SerializedRoutes:
             self._unroutable_until = {each: until for each, until in self._unroutable_until.items() if until > now}
         return {each for each in routes if each not in self._confirmed or each in self._unroutable_until}
 
-    def record_confirm(self, route: Route) -> None:
+    def record_confirm(self, route: RoutingTarget) -> None:
         """A message of this route was confirmed."""
         if len(self._confirmed) >= MAX_ROUTES:
             self._confirmed.clear()
         self._confirmed.add(route)
 
-    def record_return(self, route: Route) -> None:
+    def record_return(self, route: RoutingTarget) -> None:
         """A message of this route was returned as unroutable."""
         self._unroutable_until[route] = self.clock() + SERIALIZED_SECONDS
         self._confirmed.discard(route)

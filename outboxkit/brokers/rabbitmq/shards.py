@@ -1,21 +1,18 @@
 """Shards of an ordered queue: the exchange that divides its messages by their keys, and the move to other shards."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import aio_pika
-import aiormq
 
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.topology import Queues
-from outboxkit.codec.headers import KEY
+from outboxkit.codec.headers import BUCKET
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
-from outboxkit.runtime.sources import Shards
+from outboxkit.runtime.sources import BUCKETS, Shards
 
-KIND = "x-consistent-hash"
-PLUGIN = "rabbitmq_consistent_hash_exchange"
 MOVED = "outboxkit.moved"
 """The type of the message that stands behind the last one of an old shard."""
 
@@ -39,10 +36,7 @@ class ShardMove:
     """The move of an ordered queue's messages from one number of shards to another one.
 
     Attributes:
-        url: the broker's.
-        exchange: the exchange to which relays publish.
         topics: the routing keys of the queue's messages; `(exchange, key)` of another exchange.
-        delays: the retry delays.
         timeout: the limit in seconds for each answer of the broker.
     """
 
@@ -55,21 +49,12 @@ class ShardMove:
     async def prepare(self, before: Shards, after: Shards) -> bool:
         """Declare the queues of new shards, which get no messages yet; whether there are old ones.
 
-        A refusal leaves nothing.
-
         Raises:
-            BrokerUnavailable: the connection was lost.
-            ConfigurationError: the broker refuses a queue, or lacks the plugin with the exchange.
+            ConfigurationError: the broker refuses a queue, or has another exchange of this name.
         """
         async with self._connected(after) as opened:
-            channel, there = await opened.channel(), await self._existing(opened, before)
-            try:
-                await self._declare(opened, after, topics=())
-            except ConfigurationError:
-                text = f"cannot delete exchange {after.exchange!r}"  # an older one is in use
-                with suppress(BrokerUnavailable), connection.convert_errors(text):
-                    await channel.exchange_delete(after.exchange, if_unused=True, timeout=self.timeout)
-                raise
+            there = await self._existing(opened, before)
+            await self._declare(opened, after, topics=())
         return bool(there)
 
     async def bind(self, shards: Shards) -> None:
@@ -81,39 +66,46 @@ class ShardMove:
         async with self._connected(shards) as opened:
             await self._bind(opened, shards)
 
-    async def begin(self, before: Shards, after: Shards) -> tuple[str, ...]:
+    async def begin(self, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
         """Bind the new shards, and take the bindings of the old ones away. Returns the old ones that exist.
 
-        Safe to repeat. In between, a message may come to both; the inbox knows it the second time.
+        Safe to repeat. In between, a message may come to both; the inbox knows it the second time. The marker comes
+        first: a consumer that had a new shard as an old one of before, and knows nothing of this change, stops there.
 
         Raises:
             BrokerUnavailable, ConfigurationError: as `prepare`.
         """
         async with self._connected(after) as opened:
             there = await self._existing(opened, before)
+            await self._declare(opened, after, topics=())
+            await self._publish_markers(opened, after, after.names, move)
             await self._bind(opened, after)
             with connection.convert_errors(f"cannot take the bindings of {before.queue!r} away"):
                 await self._release(opened, before)
             return there
 
     async def mark(self, shards: Shards, queues: Iterable[str], move: int) -> None:
-        """Publish the marker of the change to these shards behind all messages of old ones. Safe to repeat.
-
-        Raises:
-            BrokerUnavailable: the connection was lost.
-        """
+        """Publish the marker of the change to these shards behind all messages of old ones. Safe to repeat."""
         async with self._connected(shards) as opened:
-            with connection.convert_errors("cannot mark the end of old shards"):
-                channel = await opened.channel()
-                id_, durable = move_id(shards.queue, move), aio_pika.DeliveryMode.PERSISTENT
-                marker = aio_pika.Message(b"", type=MOVED, message_id=id_, delivery_mode=durable)
-                for name in queues:
-                    await channel.default_exchange.publish(marker, name, mandatory=True, timeout=self.timeout)
+            await self._publish_markers(opened, shards, queues, move)
+
+    async def _publish_markers(
+        self, opened: aio_pika.abc.AbstractConnection, shards: Shards, queues: Iterable[str], move: int
+    ) -> None:
+        with connection.convert_errors(f"cannot mark the change of the shards of {shards.queue!r}"):
+            channel = await opened.channel()
+            id_, durable = move_id(shards.queue, move), aio_pika.DeliveryMode.PERSISTENT
+            marker = aio_pika.Message(b"", type=MOVED, message_id=id_, delivery_mode=durable)
+            for name in queues:
+                await channel.default_exchange.publish(marker, name, mandatory=True, timeout=self.timeout)
 
     async def _existing(self, opened: aio_pika.abc.AbstractConnection, shards: Shards) -> tuple[str, ...]:
-        queues = Queues(shards.queue, self.exchange, (), self.delays, ordered=True, vhost=self._vhost)
+        queues = self._queues(shards.queue)
         depths = {name: await queues.depth(opened, name, self.timeout) for name in shards.names}
         return tuple(name for name, depth in depths.items() if depth is not None)
+
+    def _queues(self, name: str, topics: Topics = ()) -> Queues:
+        return Queues(name, self.exchange, topics, self.delays, ordered=True, vhost=self._vhost)
 
     @property
     def _vhost(self) -> str:
@@ -135,7 +127,8 @@ class ShardMove:
     async def _release(self, opened: aio_pika.abc.AbstractConnection, before: Shards) -> None:
         channel = await opened.channel()
         if before.count > 1:
-            await channel.exchange_delete(before.exchange, timeout=self.timeout)
+            for name in (before.exchange, before.rest):
+                await channel.exchange_delete(name, timeout=self.timeout)
             return
         queue = await channel.get_queue(before.queue, ensure=False)
         for source, key in self._sources():
@@ -154,33 +147,32 @@ class ShardMove:
         with connection.convert_errors(f"cannot bind the shards of {shards.queue!r}"):
             channel = await opened.channel()
             divider = await channel.get_exchange(shards.exchange, ensure=False)
-            for name in shards.names:
-                queue = await channel.get_queue(name, ensure=False)
-                await queue.bind(divider, routing_key="1", timeout=self.timeout)  # its share, and not a key
+            queues = [await channel.get_queue(name, ensure=False) for name in shards.names]
+            await queues[0].bind(shards.rest, timeout=self.timeout)
+            for bucket in range(BUCKETS):
+                queue = queues[bucket % shards.count]
+                await queue.bind(divider, arguments={BUCKET: str(bucket)}, timeout=self.timeout)
             for source, key in self._sources():
                 await divider.bind(source, routing_key=key, timeout=self.timeout)
 
     async def _declare(self, opened: aio_pika.abc.AbstractConnection, shards: Shards, *, topics: Topics) -> None:
-        """Declare the exchange, without whose plugin nothing is declared, then the queue itself, and then its shards.
-
-        Raises:
-            BrokerUnavailable: the connection was lost.
-            ConfigurationError: the broker refuses a queue, or lacks the plugin with the exchange.
-        """
+        """Declare the queue itself, the exchanges if it is split, and then the shards: the likely refusals first."""
+        await self._queues(shards.queue, topics).prepare(opened, self.timeout)
+        if shards.count == 1:
+            return
         try:
-            if shards.count > 1:
-                with connection.convert_errors(f"cannot declare exchange {shards.exchange!r}"):
-                    channel = await opened.channel()
-                    await channel.declare_exchange(
-                        shards.exchange, KIND, durable=True, arguments={"hash-header": KEY}, timeout=self.timeout
-                    )
-            for name in reversed(shards.consumed):
-                queues = Queues(name, self.exchange, topics, self.delays, ordered=True, vhost=self._vhost)
-                await queues.prepare(opened, self.timeout)
+            with connection.convert_errors(f"cannot declare exchange {shards.exchange!r}"):
+                channel = await opened.channel()
+                await channel.declare_exchange(shards.rest, "fanout", durable=True, timeout=self.timeout)
+                await channel.declare_exchange(
+                    *(shards.exchange, "headers"),
+                    durable=True,
+                    arguments={"alternate-exchange": shards.rest},
+                    timeout=self.timeout,
+                )
         except BrokerUnavailable as error:
-            if isinstance(error.__cause__, aiormq.exceptions.ConnectionCommandInvalid) or KIND in str(error):
-                raise ConfigurationError(
-                    f"--shards needs an exchange of type {KIND}, which this broker does not have. Enable the plugin "
-                    f"that ships with RabbitMQ, on each node: rabbitmq-plugins enable {PLUGIN}"
-                ) from error
+            if connection.is_permanent(error.__cause__):
+                raise ConfigurationError(f"{error}. Start with another number of --shards") from error
             raise
+        for name in shards.names:
+            await self._queues(name).prepare(opened, self.timeout)

@@ -3,12 +3,13 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 
 import aio_pika
 import aiormq
+import structlog
 from pamqp import commands
 
 from outboxkit import defaults
@@ -19,8 +20,7 @@ from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.shards import MOVED, move_of
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, dead_queue
-from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.codec.headers import KEY
+from outboxkit.codec.headers import KEY, DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.runtime import urls
 from outboxkit.runtime.sources import Shards
@@ -42,14 +42,10 @@ class RabbitSubscriber(Subscriber):
     of its own. They are delivered as well, as `dropped`.
 
     Args:
-        url: `amqp://` or `amqps://`.
-        queue: its name.
         exchange: the topic exchange, which is declared if it is missing. None: the queue exists, of any kind but a
             stream, and is consumed as it is. Then nothing but missing retry queues of its own is declared, such as
             `Q.retry.10s`, and nothing is bound.
         topics: routing keys to bind, usually the handled event types. `(exchange, key)` binds to another exchange.
-        prefetch: the limit of unacked deliveries.
-        delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
         shards: those of the ordered queue that this one belongs to. It declares its own queue alone and binds nothing:
             `ShardMove` does that. Copies of failed messages return to the queue that is split.
@@ -68,7 +64,7 @@ class RabbitSubscriber(Subscriber):
         exchange: str | None,
         topics: Sequence[str | tuple[str, str]],
         prefetch: int = defaults.PREFETCH,
-        delays: Sequence[timedelta] = defaults.DELAYS,
+        delays: Sequence[timedelta] = defaults.RETRY_DELAYS,
         ordered: bool = False,
         shards: Shards | None = None,
         timeout: timedelta = defaults.PUBLISH_TIMEOUT,
@@ -77,6 +73,8 @@ class RabbitSubscriber(Subscriber):
         self._home = queue if shards is None else shards.queue
         self._markers: dict[int, RawDelivery] = {}
         self._passed: float = -1 if shards else math.inf
+        self._move = math.inf
+        self._early = set[int]()
         self._keys: dict[int, str | None] = {}
         self.connects = 0
         self.delays = tuple(delays)
@@ -90,10 +88,13 @@ class RabbitSubscriber(Subscriber):
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._wire: aiormq.abc.AbstractChannel | None = None
         self._channel: DeliveryChannel | None = None
+        self._measuring: aio_pika.abc.AbstractConnection | None = None
+        self._is_measuring = False
         self._consuming: asyncio.Task[None] | None = None
         self._consumed: DeliveryChannel | None = None
-        self._postponed = Counter[str]()
+        self._waiting = Counter[str]()
         self._retry_publisher = RetryPublisher(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
     @property
     def address(self) -> str:
@@ -149,7 +150,6 @@ class RabbitSubscriber(Subscriber):
         """Have the broker push the deliveries of the queues, if that is not done yet.
 
         Raises:
-            BrokerUnavailable: the connection was lost.
             BrokerRefused: this user may not read a queue.
         """
         with self._naming_rights():
@@ -180,18 +180,30 @@ class RabbitSubscriber(Subscriber):
         keys = {key for tag, key in self._keys.items() if tag < marker.tag and channel.is_unacked(tag)}
         return None if None in keys else tuple(sorted(filter(None, keys)))
 
-    def forget_markers(self, until: int) -> None:
-        """Ack the markers of all changes up to this one, now and when they come."""
-        self._passed, channel = until, self._channel
+    def follow(self, move: int, *, is_settled: bool) -> None:
+        """Know of all changes up to this one: what is behind the marker of a later one is kept back until then.
+
+        Acks their markers, now and when they come. This one's only when the change `is_settled`: until then it stands
+        in the way of a process that does not know of it, and gets the queue when this one stops. A later one is acked
+        at the second call: a change is written before its marker is sent, so there is none.
+        """
+        self._move, self._passed, channel = move, move if is_settled else move - 1, self._channel
         if channel is None:
             return
         self._keys = {tag: key for tag, key in self._keys.items() if channel.is_unacked(tag)}
-        for move in [each for each in self._markers if each <= until]:
+        for passed in [each for each in self._markers if each <= self._passed]:
             with suppress(BrokerUnavailable):
-                channel.ack(self._markers.pop(move).tag)
+                channel.ack(self._markers.pop(passed).tag)
+        early = {each for each in self._markers if each > move}
+        for unknown in early & self._early:
+            self._log.warning("left out the marker of a change of shards that the database does not know", move=unknown)
+            with suppress(BrokerUnavailable):
+                channel.ack(self._markers.pop(unknown).tag)
+        self._early = early - self._early
+        channel.hold(on=bool(self._early))
 
     def _is_message(self, raw: RawDelivery, channel: DeliveryChannel) -> bool:
-        """Whether this is not a marker. The first marker of a change is kept unacked until it is forgotten."""
+        """Whether this is not a marker. The first marker of a change is kept unacked until `follow` acks it."""
         properties = raw.properties
         move = move_of(self._home, properties.message_id) if properties.message_type == MOVED else None
         if move is None or not self._queues.ordered:
@@ -201,6 +213,8 @@ class RabbitSubscriber(Subscriber):
             return True
         if move <= self._passed or self._markers.setdefault(move, raw) is not raw:
             channel.ack(raw.tag)
+        elif move > self._move:
+            channel.hold(on=True)
         return False
 
     async def receive(self, *, wait: bool = True) -> RabbitDelivery | None:
@@ -222,13 +236,39 @@ class RabbitSubscriber(Subscriber):
         if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
             raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self._queue!r}, a stream: it keeps what was acked. {KINDS}")
         waited_in = (raw.properties.headers or {}).get(FIRST_WAIT)
-        if isinstance(waited_in, str) and self._postponed[waited_in]:
-            self._postponed[waited_in] -= 1
+        if isinstance(waited_in, str) and self._waiting[waited_in]:
+            self._waiting[waited_in] -= 1
         return RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
 
-    async def postponed(self) -> int:
+    async def waiting_retries(self) -> int:
         """The number of messages that this subscriber has put off and not received again. Nobody else's are counted."""
-        return self._postponed.total()
+        return self._waiting.total()
+
+    async def lengths(self) -> Mapping[str, int]:
+        """The number of ready messages of its queue, its dead queue and the retry queues, without the management API.
+
+        A message that was pushed to a consumer is not ready. Consumers of a virtual host share their retry queues. This
+        has a connection of its own: an answer must not wait behind deliveries, and a missing queue closes a channel.
+        """
+        names = (self._queue, *(self._queues.route(delay).name for delay in self.delays), self._dead)
+        self._is_measuring = True
+        try:
+            async with asyncio.timeout(self._timeout):
+                if self._measuring is None:
+                    name = f"outboxkit consumer {self._queue} lengths"
+                    self._measuring = await connection.connect(self._addresses, name=name, timeout=self._timeout)
+                opened = self._measuring
+                depths = {name: await self._queues.depth(opened, name, self._timeout) for name in names}
+        except (Exception, asyncio.CancelledError):
+            await self._end_measuring()
+            raise
+        finally:
+            self._is_measuring = False
+        return {name: depth for name, depth in depths.items() if depth is not None}
+
+    async def _end_measuring(self) -> None:
+        measuring, self._measuring = self._measuring, None
+        await connection.close(measuring)
 
     async def copy(self, delivery: RabbitDelivery, delivery_headers: DeliveryHeaders, delay: timedelta | None) -> None:
         """Put a copy of a delivery into the queue of a retry delay or, without a delay, at the end of its own queue.
@@ -246,7 +286,7 @@ class RabbitSubscriber(Subscriber):
             if not stopped.is_set():
                 delivery.channel.lose(str(error))
             raise
-        self._postponed[route.name] += delay is not None
+        self._waiting[route.name] += delay is not None
 
     async def stop_receiving(self) -> None:
         """Basic.Cancel. Pushed messages that `receive` has not returned are requeued.
@@ -264,11 +304,14 @@ class RabbitSubscriber(Subscriber):
         """Disconnect. The broker requeues the unacked messages."""
         await self._disconnect()
         await self._retry_publisher.close()
+        if not self._is_measuring:
+            await self._end_measuring()
 
     async def _disconnect(self) -> None:
         amqp_connection, channel = self._connection, self._channel
         self._connection = self._wire = self._channel = None
         self._markers.clear()
+        self._early.clear()
         self._keys.clear()
         if self._consuming is not None:
             self._consuming.cancel()
@@ -350,7 +393,7 @@ class RabbitSubscriber(Subscriber):
 
     def _is_exhausted(self, channel: DeliveryChannel) -> bool:
         """Whether no delivery can come before one is acked. With a single active consumer there is no Basic.Get."""
-        return channel.is_full or (self._queues.ordered and channel.unacked >= self._prefetch)
+        return channel.is_full or channel.is_held or (self._queues.ordered and channel.unacked >= self._prefetch)
 
     async def _all_empty(self) -> bool:
         for queue in self._sources:

@@ -169,14 +169,10 @@ class RawDelivery:
     """A delivery as it is on the wire.
 
     Attributes:
-        tag: its delivery tag.
         redelivered: whether the broker has delivered the message before, to any consumer.
         consumer: the tag of the consumer that it was pushed to; empty for the answer to a Basic.Get.
         routing_key: the one with which the message came into the queue.
         flags: which properties it has.
-        properties_bytes: the properties, encoded.
-        properties: the properties, decoded.
-        body: the whole body.
     """
 
     tag: int

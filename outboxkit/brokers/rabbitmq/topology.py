@@ -8,8 +8,7 @@ binding the queue `billing`. If that queue was deleted, the alternate exchange a
 A queue that is taken as it is gets no binding, so it has retry queues of its own. Decision 6 has the reasons.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,7 +19,7 @@ from pamqp.common import FieldTable, FieldValue
 
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
-from outboxkit.errors.wording import shell_word
+from outboxkit.errors.figures import shell_word
 
 SINGLE_ACTIVE_CONSUMER = "x-single-active-consumer"
 FIRST_WAIT = "x-first-death-queue"
@@ -36,12 +35,7 @@ _ALTERNATE: FieldTable = {"alternate-exchange": UNROUTABLE}
 
 @dataclass(frozen=True, slots=True)
 class CopyRoute:
-    """The address of a retry copy.
-
-    Attributes:
-        exchange: the exchange to publish to; empty: the default exchange.
-        routing_key: with which routing key.
-    """
+    """The address of a retry copy."""
 
     exchange: str
     routing_key: str
@@ -138,7 +132,6 @@ class Queues:
         alone are declared.
 
         Raises:
-            BrokerUnavailable: the connection was lost.
             ConfigurationError: a queue is missing, or exists and is of another kind. The text says what to do.
         """
         depth = await self.depth(opened, self.name, timeout)
@@ -179,12 +172,7 @@ class Queues:
             raise ConfigurationError(self._explain_name(error)) from error
 
     async def _share(self, opened: aio_pika.abc.AbstractConnection, timeout: float) -> None:
-        """Declare what all consumers of the virtual host share. A user who may not needs it to be there.
-
-        Raises:
-            BrokerRefused: it is missing, and this user may not declare it.
-            ConfigurationError: it is there with other arguments. The text says what to do.
-        """
+        """Declare what all consumers of the virtual host share. A user who may not needs it to be there."""
         try:
             with connection.convert_errors("cannot declare the retry queues"):
                 channel = await opened.channel()
@@ -201,8 +189,7 @@ class Queues:
             shared = shared_declarations(self.delays)
             missing = [name for name in shared if await self.depth(opened, name, timeout) is None]
             if missing:
-                text = self._may_not_declare(missing, self._shared_definitions(shared))
-                raise BrokerRefused(f"{error}. {text}", kind="right") from error.__cause__
+                raise BrokerRefused(f"{error}. {self._may_not_declare(missing)}", kind="right") from error.__cause__
 
     async def _declare_shared(self, channel: aio_pika.abc.AbstractChannel, limit: float) -> None:
         fanout, names = aio_pika.ExchangeType.FANOUT, shared_declarations(self.delays)
@@ -217,37 +204,16 @@ class Queues:
                     RETRY_EXCHANGE, aio_pika.ExchangeType.DIRECT, durable=True, arguments=_ALTERNATE, timeout=limit
                 )
 
-    def _shared_definitions(self, queues: Mapping[str, FieldTable]) -> dict[str, list[dict[str, object]]]:
-        exchange = {"vhost": self.vhost, "durable": True, "auto_delete": False, "internal": False}
-        fanout = [{"name": name, "type": "fanout", **exchange, "arguments": {}} for name in queues]
-        direct = {"name": RETRY_EXCHANGE, "type": "direct", **exchange, "arguments": _ALTERNATE}
-        bound = {"vhost": self.vhost, "destination_type": "queue", "routing_key": "", "arguments": {}}
-        return {
-            "exchanges": [*fanout, direct],
-            "queues": self._definitions(queues),
-            "bindings": [{"source": name, "destination": name, **bound} for name in queues],
-        }
-
-    def _definitions(self, queues: Mapping[str, FieldTable]) -> list[dict[str, object]]:
-        """The definitions of queues, as `rabbitmqctl import_definitions` reads them."""
-        common = {"vhost": self.vhost, "durable": True, "auto_delete": False}
-        return [{"name": name, **common, "arguments": arguments} for name, arguments in queues.items()]
-
-    def _may_not_declare(self, missing: Sequence[str], definitions: Mapping[str, object]) -> str:
+    def _may_not_declare(self, missing: Sequence[str]) -> str:
         return (
             f"Queue {self.name!r} has no {', '.join(missing)}, in which failed messages wait, and this user may not "
-            "declare them. Let an operator run `rabbitmqctl import_definitions FILE`, with this file: "
-            f"{json.dumps(definitions)}"
+            "declare them. Start this consumer once as a user who may"
         )
 
     async def _declare_retry_queues(
         self, opened: aio_pika.abc.AbstractConnection, delays: Sequence[timedelta], timeout: float
     ) -> None:
-        """Declare the missing retry queues of a queue that is taken as it is.
-
-        Raises:
-            ConfigurationError: the user may not. The text has their definitions.
-        """
+        """Declare the missing retry queues of a queue that is taken as it is."""
         queues = own_declarations(self.name, delays)
         try:
             with connection.convert_errors(f"cannot declare the retry queues of {self.name!r}"):
@@ -258,8 +224,7 @@ class Queues:
         except BrokerUnavailable as error:
             if not isinstance(error.__cause__, aiormq.exceptions.ChannelAccessRefused):
                 raise
-            text = self._may_not_declare(list(queues), {"queues": self._definitions(queues)})
-            raise ConfigurationError(text) from error
+            raise ConfigurationError(self._may_not_declare(list(queues))) from error
         _log(self.name).info("retry queues declared, all else is taken as it is", queues=list(queues))
 
     def _warn_of_silence(self) -> None:

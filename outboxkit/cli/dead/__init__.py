@@ -1,13 +1,292 @@
-"""`outboxkit dead`: list dead letters, put them back, or discard them."""
+"""`outboxkit dead`: list dead letters, show one, put them back into the outbox, or discard them."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace as changed
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Row
 
 from outboxkit.cli.commands import group
-from outboxkit.cli.dead import reading, resolving
+from outboxkit.cli.confirming import ask_first, work_through
+from outboxkit.cli.connections import connected
+from outboxkit.cli.dead import shown
+from outboxkit.cli.dead.selecting import Filters, named, refuse_missing
+from outboxkit.cli.options import AsJson, By, DryRun, Limit, Rate, Yes, with_options
+from outboxkit.cli.wording import print_json, print_table
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.figures import many, number
+from outboxkit.operators.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Resolved, Selection, Survey
+from outboxkit.runtime.settings import Settings
+from outboxkit.statements.dead import GROUP_COLUMNS
+
+INCOMPLETE = 3
+"""Exit code: some dead letters were refused, or the command was stopped before the end."""
+MOST_SHOWN, MOST_NAMED = 100, 1000
+
+ARGUMENT = typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")
+Named = Annotated[list[str], ARGUMENT]
+Some = Annotated[list[str] | None, ARGUMENT]
+Resolved_ = Annotated[bool, typer.Option("--all", help="Also replayed and discarded ones.")]
+All = Annotated[bool, typer.Option("--all", help="All open dead letters, without ids or filters.")]
+GroupBy = Annotated[
+    str | None,
+    typer.Option("--group-by", metavar="|".join(GROUP_COLUMNS), help="Count them by this, the largest groups first."),
+]
+AcceptStale = Annotated[
+    bool,
+    typer.Option(
+        "--accept-stale", help="Also messages that are too old for the inbox to tell whether they were handled."
+    ),
+]
+
+
+def _rules(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
+    """The rules for replaying dead letters of the inbox, from the consumers' settings."""
+    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale, has_readers=bool(settings.readers))
+
+
+@with_options()
+def list_(
+    settings: Settings,
+    filters: Filters,
+    *,
+    limit: Limit = 50,
+    all_: Resolved_ = False,
+    group_by: GroupBy = None,
+    as_json: AsJson = False,
+) -> None:
+    """List dead letters, the newest first: those that are neither replayed nor discarded. Or count them in groups.
+
+    Example: outboxkit dead list --group-by error --newer-than 1d
+    """
+    if group_by is not None:
+        _list_groups(settings, filters, group_by, limit=limit, resolved=all_, as_json=as_json)
+        return
+    page = asyncio.run(_find(settings, filters, limit=limit, resolved=all_))
+    judge = _rules(settings)
+    rows = [(row, judge.refusal(row, page.now)) for row in page.rows]
+    if as_json:
+        print_json(
+            {
+                "dead_letters": [shown.listed(row, why) for row, why in rows],
+                "more": page.more.value,
+                "at_least": page.more.at_least,
+            }
+        )
+    elif not rows:
+        nothing = "no dead letter" if all_ else "no open dead letter"
+        typer.echo(nothing if filters.is_empty else f"{nothing} matches")
+    else:
+        print_table(shown.COLUMNS, (shown.cells(row, why, page.now) for row, why in rows))
+        for line in shown.legend(rows):
+            typer.echo(line)
+        if page.more.value:
+            typer.echo(f"and {number(page.more)} more: --limit shows more of them, filters fewer")
+
+
+def _list_groups(
+    settings: Settings, filters: Filters, column: str, *, limit: int, resolved: bool, as_json: bool
+) -> None:
+    if column not in GROUP_COLUMNS:
+        raise ConfigurationError(f"--group-by is {column[:60]!r}: {', '.join(GROUP_COLUMNS)} are accepted")
+
+    async def count() -> Sequence[Row[Any]]:
+        async with connected(settings, "dead") as engine:
+            letters = DeadLetters(engine)
+            selection = filters.selection(await letters.now(), resolved=resolved)
+            return (await letters.group(selection, column, limit=limit)).rows
+
+    rows = asyncio.run(count())
+    if as_json:
+        print_json([dict(row._mapping) for row in rows])  # noqa: SLF001 - its public view
+    elif not rows:
+        typer.echo("no open dead letter" if filters.is_empty and not resolved else "no dead letter matches")
+    else:
+        columns = {"count": "number", "first": "whole", "last": "whole", "example": "number", column: "folded"}
+        print_table(columns, map(shown.group_cells, rows))
+
+
+async def _find(settings: Settings, filters: Filters, *, limit: int, resolved: bool) -> DeadLetterPage:
+    async with connected(settings, "dead") as engine:
+        letters = DeadLetters(engine)
+        return await letters.find(filters.selection(await letters.now(), resolved=resolved), limit=limit)
+
+
+@with_options()
+def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
+    """Show all of a dead letter, open or not: its reason, times, headers, payload, and who resolved it.
+
+    A message id may have several. Exit 2 if there is none.
+
+    Example: outboxkit dead show 7
+    """
+    now, rows = asyncio.run(_read(settings, ids))
+    judge = _rules(settings)
+    if as_json:
+        print_json([shown.detailed(row, judge.refusal(row, now)) for row in rows])
+    else:
+        for index, row in enumerate(rows):
+            typer.echo(("\n" if index else "") + "\n".join(shown.one(row, judge.refusal(row, now), now)))
+    refuse_missing(ids, rows)
+    if len(rows) == MOST_SHOWN:
+        typer.echo(f"the first {MOST_SHOWN} are shown", err=True)
+
+
+async def _read(settings: Settings, ids: Sequence[str]) -> tuple[datetime, Sequence[Row[Any]]]:
+    async with connected(settings, "dead") as engine:
+        letters = DeadLetters(engine)
+        return await letters.now(), await letters.read(named(Selection(resolved=True), ids), limit=MOST_SHOWN)
+
+
+@with_options(unlisted="filters")
+def replay(
+    settings: Settings,
+    filters: Filters,
+    *,
+    ids: Some = None,
+    all_: All = False,
+    accept_stale: AcceptStale = False,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    by: By = None,
+) -> None:
+    """Put dead letters back into the outbox, with the same message ids and no attempt counted.
+
+    They are chosen by ids, by the filters of `outboxkit dead list`, or by --all.
+    Those of the outbox go to their old places, and messages that waited behind them follow. Those of the inbox go
+    back to their queue, and to no other. If one handler gave a message up, only this one runs again. Safe to kill and
+    to repeat. Exit 3 if some were refused.
+
+    Example: outboxkit dead replay --type OrderConfirmed --reason failed --rate 100
+    """
+    rules = _rules(settings, accept_stale=accept_stale)
+    selection, survey = _plan(settings, "replay", filters, ids or [], rules, all_=all_)
+    if dry_run:
+        return
+    if not survey.replayable:
+        sys.exit(INCOMPLETE if survey.count else 0)
+    ask_first("Replay them?", "replayed", yes=yes)
+    sys.exit(_run(settings, "replay", selection, survey.replayable, rules, rate, by))
+
+
+@with_options(unlisted="filters")
+def discard(
+    settings: Settings,
+    filters: Filters,
+    *,
+    ids: Some = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    by: By = None,
+) -> None:
+    """Give dead letters up for good. Messages that waited behind them go on. The rows stay, and say by whom.
+
+    They are chosen by ids, by the filters of `outboxkit dead list`, or by --all.
+    A handler whose dead letter is discarded does not run for this message any more, even if it is sent again. Safe to
+    kill and to repeat.
+
+    Example: outboxkit dead discard 7 --yes
+    """
+    selection, survey = _plan(settings, "discard", filters, ids or [], ReplayRules(), all_=all_)
+    if dry_run or not survey.count:
+        return
+    ask_first("Discard them?", "discarded", yes=yes)
+    sys.exit(_run(settings, "discard", selection, survey.count, ReplayRules(), None, by))
+
+
+def _plan(
+    settings: Settings, what: str, filters: Filters, ids: list[str], rules: ReplayRules, *, all_: bool
+) -> tuple[Selection, Survey]:
+    """The dead letters that are to be resolved; prints what will be done with them."""
+    if all_ + bool(ids) + (not filters.is_empty) > 1:
+        raise ConfigurationError("use one of ids, filters and --all")
+    if filters.is_empty and not ids and not all_:
+        raise ConfigurationError(
+            f"{what} which dead letters? Give numbers or message ids, filters such as --type, --key, --reason or "
+            "--older-than, or --all for all open ones"
+        )
+    if len(ids) > MOST_NAMED:
+        raise ConfigurationError(f"{len(ids)} ids are given; up to {MOST_NAMED} are accepted, or filters")
+    selection, survey, rows = asyncio.run(_survey(settings, filters, ids, rules))
+    refuse_missing(ids, rows)
+    for line in _lines(what, survey, ids, rows):
+        typer.echo(line)
+    return selection, survey
+
+
+async def _survey(
+    settings: Settings, filters: Filters, ids: Sequence[str], rules: ReplayRules
+) -> tuple[Selection, Survey, Sequence[Row[Any]]]:
+    """The selection, its counts, and the rows of the ids, open or not."""
+    async with connected(settings, "dead") as engine:
+        letters = DeadLetters(engine, rules=rules)
+        selection = named(filters.selection(await letters.now()), ids)
+        every = changed(selection, resolved=True)
+        rows = (await letters.find(every, limit=MOST_NAMED * 10)).rows if ids else ()
+        return selection, await letters.survey(selection), rows
+
+
+def _lines(what: str, survey: Survey, ids: Sequence[str], rows: Sequence[Row[Any]]) -> Iterator[str]:
+    still = {row.message_id for row in rows if row.resolution is None}
+    for row in reversed(rows):
+        if row.resolution is not None and (str(row.id) in ids or row.message_id not in still):
+            yield f"dead letter {row.id} was {shown.audit(row)}"
+    is_replay = what == "replay"
+    count = survey.replayable if is_replay else survey.count
+    yield f"{many(count, 'dead letter')} to {what}" + (":" if count else "")
+    yield from shown.kinds(survey, replayable=is_replay)
+    if is_replay:
+        yield from shown.refusals(survey)
+    if survey.keys:
+        yield f"parked by them: {many(survey.keys, 'key')}, with {many(survey.waiting, 'waiting message')}"
+
+
+def _run(
+    settings: Settings,
+    what: str,
+    selection: Selection,
+    total: int,
+    rules: ReplayRules,
+    rate: float | None,
+    by: str | None,
+) -> int:
+    """Resolve the dead letters, and print what was done; returns the exit code."""
+    done, verb, who, has_relay = Resolved(), "replayed" if what == "replay" else "discarded", "", None
+
+    async def work(stop: asyncio.Event) -> None:
+        nonlocal who, has_relay
+        async with connected(settings, "dead") as engine:
+            letters = DeadLetters(engine, rules=rules, rate=rate, by=by)
+            who = f" by {await letters.who()}"
+            as_: Any = verb
+            await letters.resolve(as_, selection, stop, done)
+            has_relay = await letters.has_relay()
+
+    def say() -> None:
+        released = f"; released {many(done.released, 'waiting message')}" if done.released else ""
+        typer.echo(f"{verb} {number(done.count)} of {number(total)}{who}{released}")
+
+    work_through(settings, verb, total, lambda: done.count, work, say)
+    for why, count in done.refused.items():
+        typer.echo(f"outboxkit: not replayed: {number(count)}, {why}: {why.plain}", err=True)
+    if what == "replay" and done.count and has_relay is False:
+        typer.echo("outboxkit: no relay is connected to this database: `outboxkit relay` sends them", err=True)
+    if not done.complete:
+        typer.echo("stopped before the end: the same command goes on", err=True)
+    return 0 if done.complete and not done.refused else INCOMPLETE
+
 
 app = group(
     "dead",
     "0 done, 1 failed, 2 wrong usage or settings, 3 part of it could not be done.",
-    list=reading.list_,
-    show=reading.show,
-    replay=resolving.replay,
-    discard=resolving.discard,
+    list=list_,
+    show=show,
+    replay=replay,
+    discard=discard,
 )

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 over AMQP and HTTP: the reader of both content modes, and what the relay writes. Pure.
+"""CloudEvents 1.0 over AMQP and HTTP: the reader of both content modes, and what the relay writes in binary mode. Pure.
 
 https://github.com/cloudevents/spec, version 1.0.2: the specification, its JSON format, its bindings to AMQP and HTTP.
 """
@@ -9,24 +9,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
 from outboxkit import ids
 from outboxkit.codec.envelopes.envelope import Envelope, moment_of, parse_json, scalars, storable_or_none
-from outboxkit.codec.headers import LIMIT
-from outboxkit.codec.payloads import CONTENT_TYPE, plain_payload
-from outboxkit.compression import compression_named, deflate
-from outboxkit.errors import ConfigurationError, DecodeError
+from outboxkit.codec.headers import HEADERS_LIMIT
+from outboxkit.codec.payloads import JSON_TYPE
+from outboxkit.errors import DecodeError
 from outboxkit.message import TRACE_HEADERS, Message, changed
 
 STRUCTURED = "application/cloudevents+json"
-ContentMode = Literal["binary", "structured"]
 PREFIXES = ("cloudevents_", "cloudevents:", "ce-", "ce_")
 """Beginnings of the headers of attributes, in small letters. The binding to AMQP has the first two; Knative and others
 that publish to RabbitMQ use those of HTTP and Kafka."""
-PREFIX = "cloudEvents_"
+WRITTEN_PREFIX = "cloudEvents_"
 """The beginning that is written, which that binding prefers."""
 OWN_ID = "outboxkitid"
 """An extension attribute of outboxkit's own events, equal to `id`: it is the message's id without the source."""
@@ -66,11 +64,7 @@ class CloudEvents:
     types: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, envelope: Envelope) -> Message | None:
-        """The message of a CloudEvent; None if the envelope is not one.
-
-        Raises:
-            DecodeError: it is one, and breaks the specification or a limit.
-        """
+        """The message of a CloudEvent; None if the envelope is not one."""
         if envelope.media_type.startswith("application/cloudevents"):
             return self._structured(envelope)
         prefix = _prefix(envelope.headers)
@@ -85,10 +79,10 @@ class CloudEvents:
             raise DecodeError(f"its content type is {envelope.media_type!r}; {STRUCTURED} is read")
         document = envelope.document()
         event = parse_json(document, _Event)
-        content_type = event.datacontenttype or CONTENT_TYPE
+        content_type = event.datacontenttype or JSON_TYPE
         payload, size = _content(event, content_type)
-        if len(document) - size > LIMIT:
-            raise DecodeError(f"its attributes have {len(document) - size} bytes; at most {LIMIT} are read")
+        if len(document) - size > HEADERS_LIMIT:
+            raise DecodeError(f"its attributes have {len(document) - size} bytes; at most {HEADERS_LIMIT} are read")
         attributes = {name: _attribute(raw) for name, raw in parse_json(document, dict[str, msgspec.Raw]).items()}
         content = {"payload": payload, "content_type": content_type, "content_encoding": None}
         return self._message(envelope, attributes, dict(envelope.headers), content)
@@ -103,7 +97,7 @@ class CloudEvents:
             else:
                 headers[name] = value
         encoding = envelope.content_encoding if envelope.body else None
-        content_type = envelope.content_type or CONTENT_TYPE
+        content_type = envelope.content_type or JSON_TYPE
         content = {"payload": envelope.body or b"{}", "content_type": content_type, "content_encoding": encoding}
         return self._message(envelope, attributes, headers, content)
 
@@ -132,18 +126,6 @@ class CloudEvents:
         )
 
 
-def check_source(mode: ContentMode | None, source: str) -> None:
-    """Make sure that events can be written in this mode.
-
-    Raises:
-        ConfigurationError: there is no such mode, or the source is empty.
-    """
-    if mode not in (None, *get_args(ContentMode)):
-        raise ConfigurationError(f'cloudevents is {mode!r}; "binary", "structured" or None is accepted')
-    if mode is not None and not source:
-        raise ConfigurationError("CloudEvents need a source: a URI, or a name such as /shop")
-
-
 def attributes_of(message: Message, source: str) -> dict[str, str]:
     """The attributes of the CloudEvent that a message is, as texts, without `datacontenttype`."""
     trace = {name: message.headers.get(name) for name in TRACE_HEADERS}
@@ -159,34 +141,15 @@ def attributes_of(message: Message, source: str) -> dict[str, str]:
     return required | {name: value for name, value in optional.items() if isinstance(value, str)}
 
 
-def as_cloud_event(message: Message, source: str, mode: ContentMode) -> Message:
-    """The message as a CloudEvent over AMQP: the same id, type, key and headers, and the attributes beside them.
+def as_cloud_event(message: Message, source: str) -> Message:
+    """The message as a CloudEvent over AMQP, in binary mode: with the attributes as headers.
 
     A message that is addressed to one queue goes back to a consumer of outboxkit, and stays as it is.
     """
     if message.queue is not None:
         return message
-    if mode == "binary":
-        attributes = {PREFIX + name: value for name, value in attributes_of(message, source).items()}
-        return changed(message, headers={**message.headers, **attributes})
-    return in_structured_mode(message, source)
-
-
-def in_structured_mode(message: Message, source: str) -> Message:
-    """The message with a document of the JSON format as its payload, compressed if the payload was."""
-    compression = compression_named(message.content_encoding)
-    document: dict[str, Any] = {**attributes_of(message, source), "datacontenttype": message.content_type}
-    try:
-        payload = plain_payload(message.payload, message.content_encoding)
-    except DecodeError:
-        payload, compression = message.payload, None
-    if _is_json(message.content_type) and _is_document(payload):
-        document["data"] = msgspec.Raw(payload)
-    else:
-        document["data_base64"] = payload
-    encoded = msgspec.json.encode(document)
-    payload = encoded if compression is None else deflate(encoded, compression)
-    return changed(message, payload=payload, content_type=STRUCTURED, content_encoding=compression)
+    attributes = {WRITTEN_PREFIX + name: value for name, value in attributes_of(message, source).items()}
+    return changed(message, headers={**message.headers, **attributes})
 
 
 def utc_text(moment: datetime | None) -> str | None:
@@ -215,7 +178,7 @@ def _version(value: object) -> int:
 def _attribute(raw: msgspec.Raw) -> Any:
     """The value of an attribute of the structured mode, which is a text, a number or a boolean."""
     text = bytes(raw)
-    if text[:1] in b"[{" or len(text) > LIMIT:
+    if text[:1] in b"[{" or len(text) > HEADERS_LIMIT:
         return ...
     return parse_json(text, object)
 
@@ -240,11 +203,3 @@ def _content(event: _Event, content_type: str) -> tuple[bytes, int]:
 def _is_json(content_type: str) -> bool:
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type.endswith(("/json", "+json"))
-
-
-def _is_document(payload: bytes) -> bool:
-    try:
-        parse_json(payload, object, limit=len(payload))
-    except DecodeError:
-        return False
-    return True

@@ -10,14 +10,14 @@ from typing import Any, Self
 
 import msgspec
 
-from outboxkit.codec.headers import LIMIT
+from outboxkit.codec.compression import INFLATED_LIMIT
+from outboxkit.codec.headers import HEADERS_LIMIT
 from outboxkit.codec.payloads import plain_payload
-from outboxkit.compression import INFLATED_LIMIT
 from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.errors.failures import first_line, printable, text_of
 from outboxkit.message import Message, check_moment, is_storable_name
 
-HEADERS_LIMIT = 100
+MOST_HEADERS = 100
 """The maximum number of headers or attributes that are taken from one envelope."""
 LONGEST_ERROR = 500
 LONGEST_TIME = 64
@@ -29,12 +29,8 @@ class Envelope:
     """One delivery as its publisher sent it, for a reader: the properties of AMQP, the headers and the body.
 
     Attributes:
-        body: the bytes, as they are on the wire.
         headers: without those of the broker, and without outboxkit's own.
         routing_key: the one with which it was published.
-        message_id, type, content_type, content_encoding, correlation_id, app_id: the properties of these names; None
-            if a property was not sent.
-        timestamp: the property of this name.
         limit: the maximum bytes of the body once it is inflated.
     """
 
@@ -139,12 +135,12 @@ def scalars(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     Raises:
         DecodeError: there are too many of them.
     """
-    if len(values) > HEADERS_LIMIT:
-        raise DecodeError(f"the envelope has {len(values)} headers; at most {HEADERS_LIMIT} are read")
+    if len(values) > MOST_HEADERS:
+        raise DecodeError(f"the envelope has {len(values)} headers; at most {MOST_HEADERS} are read")
     return {
         prefix + name: value
         for name, value in values.items()
-        if isinstance(value, str | int | float | None) and len(prefix + name) <= LIMIT
+        if isinstance(value, str | int | float | None) and len(prefix + name) <= HEADERS_LIMIT
     }
 
 

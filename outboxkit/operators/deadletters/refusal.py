@@ -9,8 +9,7 @@ import msgspec
 from sqlalchemy import Row
 
 from outboxkit import defaults
-from outboxkit.brokers.reserved import DeliveryHeaders, read_delivery_headers
-from outboxkit.codec.headers import carried
+from outboxkit.codec.headers import DeliveryHeaders, carried, read_delivery_headers
 from outboxkit.codec.rows import TEXTS, decode_headers
 from outboxkit.errors import EncodeError
 from outboxkit.message import NAME_LIMIT, Message
@@ -69,14 +68,12 @@ class ReplayRules:
     """The rules by which dead letters of the inbox may go back to their queue.
 
     Attributes:
-        retention: the inbox's retention in the consumers' settings.
-        skew: the clock skew in the consumers' settings.
         accept_stale: also replay stale ones, which get the time of the replay.
         has_readers: whether the consumers have readers of foreign envelopes. Those without an id or a type are replayed
             then, as they came.
     """
 
-    retention: timedelta = defaults.RETENTION
+    retention: timedelta = defaults.INBOX_RETENTION
     skew: timedelta = window.CLOCK_SKEW
     accept_stale: bool = False
     has_readers: bool = False

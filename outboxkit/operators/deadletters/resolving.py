@@ -12,15 +12,13 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
+from outboxkit.operators import sql
 from outboxkit.operators.deadletters import refusal
 from outboxkit.operators.deadletters.refusal import Refusal, ReplayRules
+from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime import window
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import is_server
-from outboxkit.statements.resolve import Resolution
-
-NAMED = 10
-"""Refused dead letters whose numbers are kept, for each reason."""
 
 
 @dataclass(slots=True)
@@ -28,31 +26,19 @@ class Resolved:
     """The counts of a replay or a discard so far.
 
     Attributes:
-        count: dead letters that were resolved.
         released: messages that waited behind them, and are due now.
         refused: the number that was left as it is, by the reason.
-        named: the numbers of the first refused ones.
-        complete: whether the whole selection was resolved.
     """
 
     count: int = 0
     released: int = 0
     refused: Counter[Refusal] = field(default_factory=Counter)
-    named: dict[Refusal, list[int]] = field(default_factory=dict)
     complete: bool = False
-
-    def refuse(self, why: Refusal, numbers: Sequence[int]) -> None:
-        """Count these as refused."""
-        if numbers:
-            self.refused[why] += len(numbers)
-            self.named[why] = [*self.named.get(why, []), *numbers][:NAMED]
 
     def add(self, page: "Resolved") -> None:
         """Count a page that is committed."""
         self.count, self.released = self.count + page.count, self.released + page.released
-        self.refused.update(page.refused)
-        for why, numbers in page.named.items():
-            self.named[why] = [*self.named.get(why, []), *numbers][:NAMED]
+        self.refused += page.refused
 
 
 async def resolve_page(
@@ -61,9 +47,9 @@ async def resolve_page(
     """Resolve those of these dead letters that are still open, in the connection's transaction."""
     dialect, page, requested = connection.dialect.name, Resolved(), set(ids)
     if is_server(dialect):
-        await connection.execute(statements.resolve.forbid_seqscan())
-    family = (await connection.execute(statements.resolve.with_siblings(dialect), {"ids": ids})).scalars().all()
-    locked = (await connection.execute(statements.resolve.lock(dialect), {"ids": family})).all()
+        await connection.execute(sql.resolve.forbid_seqscan())
+    family = (await connection.execute(sql.resolve.with_siblings(dialect), {"ids": ids})).scalars().all()
+    locked = (await connection.execute(sql.resolve.lock(dialect), {"ids": family})).all()
     rows = [row for row in locked if row.id in requested]
     if not rows:
         return page
@@ -76,7 +62,7 @@ async def resolve_page(
         await _record(connection, [row.id for row in rows])
     if rows:
         marked = {"ids": [row.id for row in rows], "as_": as_, "by": by, "now": now}
-        await connection.execute(statements.resolve.resolve(dialect), marked)
+        await connection.execute(sql.resolve.resolve(dialect), marked)
     page.count, page.released = len(rows), await _release(connection, rows, now)
     return page
 
@@ -87,7 +73,7 @@ async def _send_back(
     """Insert the messages of these dead letters of the inbox, addressed to their queue. Returns the ids it sent."""
     if not ids:
         return set()
-    letters = (await connection.execute(statements.resolve.envelopes(connection.dialect.name), {"ids": ids})).all()
+    letters = (await connection.execute(sql.resolve.envelopes(connection.dialect.name), {"ids": ids})).all()
     sent: list[dict[str, Any]] = []
     for letter in letters:
         why = rules.refusal(letter, now)
@@ -99,9 +85,9 @@ async def _send_back(
         if why is None:
             sent.append({"id": letter.id, "headers": written, "stand_in": f"dead-letter-{letter.id}"})
         else:
-            page.refuse(why, [letter.id])
+            page.refused[why] += 1
     if sent:
-        await connection.execute(statements.resolve.send_back(), sent)
+        await connection.execute(sql.resolve.send_back(), sent)
     return {row["id"] for row in sent}
 
 
@@ -111,7 +97,7 @@ async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
     A dead letter without a handler leaves no row: its handlers are not known.
     """
     dialect = connection.dialect.name
-    letters = (await connection.execute(statements.resolve.envelopes(dialect), {"ids": ids})).all()
+    letters = (await connection.execute(sql.resolve.envelopes(dialect), {"ids": ids})).all()
     rows = [
         (
             letter.handler,
@@ -136,18 +122,18 @@ async def _put_back(connection: AsyncConnection, rows: Sequence[Row[Any]], now: 
     if not rows:
         return set()
     by_place = {row.position: row.id for row in reversed(rows) if row.position is not None}
-    statement = statements.resolve.put_back(connection.dialect.name)
+    statement = sql.resolve.put_back(connection.dialect.name)
     placed = (await connection.execute(statement, {"ids": list(by_place.values()), "now": now})).scalars()
     back = {by_place[place] for place in placed}
-    page.refuse(Refusal.NO_PLACE, [row.id for row in rows if row.position is None])
-    page.refuse(Refusal.TAKEN, [row.id for row in rows if row.position is not None and row.id not in back])
+    placeless = sum(row.position is None for row in rows)
+    page.refused += Counter({Refusal.NO_PLACE: placeless, Refusal.TAKEN: len(rows) - placeless - len(back)})
     return back
 
 
 async def _release(connection: AsyncConnection, resolved: Iterable[Row[Any]], now: datetime) -> int:
     """Make the messages behind these due now, unless another dead letter is before them. Returns their number."""
     parked = sorted({(row.destination, row.key) for row in resolved if row.parked and row.key is not None})
-    statement, released = statements.resolve.release_parked(connection.dialect.name), 0
+    statement, released = sql.resolve.release_parked(connection.dialect.name), 0
     for destination, keys in groupby(parked, key=itemgetter(0)):
         parameters = {"at_destination": destination, "keys": [key for _, key in keys], "now": now}
         released += (await connection.execute(statement, parameters)).rowcount

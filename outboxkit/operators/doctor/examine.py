@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import sqlstate_of
-from outboxkit.operators.doctor import broker, messages, retention, rights, server, sessions, shards
+from outboxkit.operators.doctor import messages, retention, rights, server, sessions, shards
 from outboxkit.operators.doctor.installation import Check, Database, Installation
 from outboxkit.operators.findings import Diagnosis, Severity, finding
 from outboxkit.runtime import urls
@@ -22,11 +22,14 @@ TABLES = Check("tables", server.check_tables, needs_tables=False, needs_server=F
 OF_MESSAGES: tuple[Check, ...] = (
     Check("pauses", messages.check_pauses, needs_server=False),
     Check("relays", messages.check_relays, needs_server=False),
+    Check("workers", messages.check_workers, needs_server=False),
     Check("shards", shards.check_shards, needs_server=False),
     Check("locks", sessions.check_locks),
     Check("handlers", sessions.check_handlers),
     Check("transactions", sessions.check_transactions, needs_tables=False),
     Check("failing types", messages.check_failing, needs_server=False),
+    Check("due times", messages.check_due, needs_server=False),
+    Check("retries", messages.check_retried, needs_server=False),
     Check("dead letters", messages.check_dead_letters, needs_server=False),
     Check("effects", messages.check_effects, needs_server=False),
     Check("handlers' names", retention.check_names, needs_server=False),
@@ -37,7 +40,6 @@ DATABASE: tuple[Check, ...] = (
     Check("consumers", retention.check_consumers),
     Check("retention", retention.check_retention, needs_server=False),
     Check("pruning", retention.check_pruning, needs_server=False),
-    Check("partitions", retention.check_partitions),
     Check("rights", rights.check_rights),
     Check("writes", server.check_writes, needs_tables=False),
     Check("durability", server.check_durability, needs_tables=False),
@@ -53,13 +55,9 @@ class Examined:
     """The result of an examination.
 
     Attributes:
-        database: the database, without user and password.
-        broker: the broker, likewise.
         findings: the worst ones first.
         passed: checks that found nothing wrong, such as `database: durability`.
         left_out: checks that were not run, because an earlier finding makes them pointless, or that do not apply.
-        problems: the number of findings that are problems.
-        warnings: the number of those that are warnings.
     """
 
     database: str
@@ -152,6 +150,8 @@ async def _run(check: Check, installation: Installation, report: SideReport) -> 
 
 
 async def _examine_broker(installation: Installation) -> SideReport:
+    from outboxkit.operators.doctor import broker  # noqa: PLC0415 - `status` and the console do without RabbitMQ's client
+
     report = SideReport("broker")
     limit = installation.limits.check_seconds
     try:

@@ -22,11 +22,8 @@ class Installation:
     """The parts of an installation that checks look at.
 
     Attributes:
-        settings: of this process, and so of this environment.
         engine: on the database; None if only the broker is examined, without what the tables tell.
         handlers: those of the modules that were named; none if none were.
-        limits: from which value on something is worth a finding.
-        clock: this machine's.
     """
 
     settings: Settings
@@ -46,10 +43,7 @@ class Database:
     """The database as one check reads it: a transaction that uses indexes, waits for no lock for long, and only reads.
 
     Attributes:
-        connection: in the transaction.
-        is_server: whether it is a server, and not a file.
         now: the time by its clock.
-        installation: that it belongs to.
     """
 
     def __init__(self, connection: Connection, installation: Installation) -> None:
@@ -75,7 +69,6 @@ class Check:
     """A check of the database.
 
     Attributes:
-        name: what it is about, such as `durability`.
         find: reads, changes nothing, and yields what it finds.
         needs_tables: whether it reads outboxkit's tables, so that it is left out if they are missing.
         needs_server: whether it asks what only a database server has, so that it is left out on a file.

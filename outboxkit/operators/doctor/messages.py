@@ -1,16 +1,22 @@
 """Messages that wait: for a paused or missing relay, for a retry, behind dead letters; and calls of unknown result."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
+from outboxkit.database.session_names import relay_name
 from outboxkit.errors.failures import printable
-from outboxkit.errors.wording import COUNTED, Count, many, number, printable_name, shell_word, span
+from outboxkit.errors.figures import COUNTED, Count, counted, in_utc, many, number, printable_name, shell_word, span
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.findings import Diagnosis, finding
-from outboxkit.runtime.pauses import RELAY, read_pauses
-from outboxkit.runtime.pauses.holding import read_holding, relay_name
-from outboxkit.statements import activity, doctor, status, trace
+from outboxkit.operators.holding import read_holding
+from outboxkit.operators.retries import read_retried
+from outboxkit.operators.sql import doctor, trace
+from outboxkit.runtime import window
+from outboxkit.runtime.pauses import read_pauses
+from outboxkit.runtime.workers import RELAY, read_workers
+from outboxkit.statements import activity, status
 
 LIMIT = COUNTED + 1
 MOST_DESTINATIONS = 100
@@ -30,6 +36,28 @@ def check_pauses(database: Database) -> Iterator[Diagnosis]:
         if pause.process == RELAY:
             process = f"relay{_option(pause.name)}"
         yield finding("paused", pause=pause, process=process)
+
+
+def check_workers(database: Database) -> Iterator[Diagnosis]:
+    """Workers that hang, whose machine's clock is wrong, or that publish elsewhere than others of their destination."""
+    places = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
+    for each in read_workers(database.connection):
+        name = f"{each.kind} {printable_name(each.name)}" if each.name else each.kind
+        host = printable_name(each.host)
+        if each.silent_seconds is not None:
+            age, place = span(each.silent_seconds), f"pid {each.pid} on {host}"
+            yield finding("worker-silent", kind=name, place=place, age=age, pid=each.pid, host=host)
+        if abs(each.skew or 0.0) >= database.limits.skew.total_seconds():
+            far = f"{span(abs(each.skew or 0.0))} {'behind' if (each.skew or 0.0) > 0 else 'ahead of'}"
+            is_worse = abs(each.skew or 0.0) >= window.CLOCK_SKEW.total_seconds()
+            yield finding("clock-skew", worse=is_worse, skew=far, whose=f"that of {name} (pid {each.pid} on {host})")
+        if each.kind == RELAY:
+            exchange = f"exchange {printable_name(each.exchange)} at " if each.exchange is not None else ""
+            places[each.name][f"{exchange}{printable_name(each.broker)}"].append(f"pid {each.pid} on {host}")
+    for destination, each_place in places.items():
+        if len(each_place) > 1:
+            texts = tuple(f"{place} ({', '.join(relays)})" for place, relays in sorted(each_place.items()))
+            yield finding("exchange-differs", destination=printable_name(destination), places=" and ".join(texts))
 
 
 def check_relays(database: Database) -> Iterator[Diagnosis]:
@@ -66,7 +94,7 @@ def _backlogs(database: Database) -> Mapping[str, tuple[float, str]]:
         ((rows, oldest),) = database.rows(status.ready(), limit=LIMIT, destination=name)
         if rows:
             age = 0.0 if oldest is None else max(0.0, (database.now - oldest).total_seconds())
-            count = many(Count(rows, at_least=rows > COUNTED), "message")
+            count = many(counted(rows), "message")
             backlogs[name] = age, f"{count}{_to(name)} could go now, and the oldest waits for {span(age)}"
     return dict(sorted(backlogs.items(), key=itemgetter(1), reverse=True))
 
@@ -102,12 +130,36 @@ def check_failing(database: Database) -> Iterator[Diagnosis]:
         for row in database.rows(status.failing(), limit=LIMIT, destination=name)
     ]
     for name, row in sorted(rows, key=lambda pair: -pair[1].rows)[:_MOST_TYPES]:
-        messages = many(Count(row.rows, at_least=row.rows > COUNTED), "message")
+        messages = many(counted(row.rows), "message")
         yield finding(
             "type-failing",
             messages=f"{messages} of type {printable_name(row.type)} to {printable_name(name)}",
             attempts=f", after up to {many(row.attempts, 'attempt')}" if row.attempts else " for now",
             error=printable(row.last_error or "-", _LONGEST_ERROR),
+        )
+
+
+def check_due(database: Database) -> Iterator[Diagnosis]:
+    """Messages that are due so late that it may be a mistake."""
+    far = database.limits.far
+    for (name,) in database.rows(status.destinations(), limit=LIMIT, most=MOST_DESTINATIONS):
+        last = database.value(status.furthest_due(), destination=name)
+        if last is not None and last - database.now >= far:
+            yield finding("due-far", to=_to(name), due=in_utc(last), days=far.days)
+
+
+def check_retried(database: Database) -> Iterator[Diagnosis]:
+    """Handlers whose messages failed at least twice, and are tried again."""
+    for each in read_retried(database.connection)[:_MOST_TYPES]:
+        yield finding(
+            "handler-failing",
+            messages=many(each.messages, "message"),
+            are="is" if each.messages.value == 1 else "are",
+            queue=printable_name(each.queue),
+            handler=f"handler {printable_name(each.handler)}" if each.handler else "the consumer",
+            attempts=many(each.attempt, "attempt"),
+            error=printable(each.error, _LONGEST_ERROR),
+            message=shell_word(each.message_id),
         )
 
 
@@ -140,12 +192,12 @@ def _of_open(database: Database) -> Iterator[Diagnosis]:
     parts = [(Count(row.rows, at_least=total > COUNTED), f"{row.side} {printable_name(row.reason)}") for row in rows]
     yield finding(
         "dead-letters",
-        letters=many(Count(total, at_least=total > COUNTED), "dead letter is", "dead letters are"),
+        letters=many(counted(total), "dead letter is", "dead letters are"),
         reasons=tuple(f"{number(count)} {name}" for count, name in parts),
         age=span(max(0.0, (database.now - oldest[0].dead_at).total_seconds())),
         type=printable_name(oldest[0].type),
         error=printable(oldest[0].error or "-", _LONGEST_ERROR),
-        filters="",
+        groups=" --group-by error" if total > 1 else "",
         number=oldest[0].id,
     )
 
@@ -154,4 +206,4 @@ def check_effects(database: Database) -> Iterator[Diagnosis]:
     """Calls of which nobody knows whether they happened."""
     rows = database.value(status.unknown_effects(), limit=LIMIT, now=database.now)
     if rows:
-        yield finding("effect-unknown", calls=many(Count(rows, at_least=rows > COUNTED), "call"))
+        yield finding("effect-unknown", calls=many(counted(rows), "call"))

@@ -7,14 +7,15 @@ from outboxkit import statements
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.database.session_names import may_be_of_queue
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.wording import printable_name, span
+from outboxkit.errors.figures import printable_name, span
+from outboxkit.operators import sql
 from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.doctor.shards import agreements, start_command
 from outboxkit.operators.findings import Diagnosis, finding
 from outboxkit.runtime import known_handlers, window
 from outboxkit.schema import partitions
 from outboxkit.statements import activity
-from outboxkit.statements.partitions import PartitionedTable
+from outboxkit.statements.partitions import INBOX, PUBLISHED, PartitionedTable
 
 
 def check_retention(database: Database) -> Iterator[Diagnosis]:
@@ -45,10 +46,26 @@ def _shown(duration: timedelta) -> str:
 
 
 def check_pruning(database: Database) -> Iterator[Diagnosis]:
-    """Look for rows that a pruner with these settings would have deleted days ago."""
-    late = [(name, over) for name, over in _oldest(database) if over >= database.limits.forgotten]
+    """Look for rows that a pruner with these settings would have deleted days ago, and for partitions to be made."""
+    rows = [(name, over) for name, over in _oldest(database) if over >= database.limits.forgotten]
+    late = [f"The retention of {name} is over for {_shown(over)}" for name, over in rows]
+    if database.is_server:
+        late += [
+            f"The table {table.name} has no partition for the days to come" for table in _without_partition(database)
+        ]
     if late:
-        yield finding("prune-missing", rows=tuple(f"{name} for {_shown(over)}" for name, over in late))
+        yield finding("prune-missing", worse=bool(rows), late=". ".join(late))
+
+
+def _without_partition(database: Database) -> Iterator[PartitionedTable]:
+    """The tables in use whose days to come have no partition."""
+    in_use = {
+        INBOX: bool(database.rows(activity.of_all_queues())),
+        PUBLISHED: database.settings.published_retention is not None,
+    }
+    for table, is_used in in_use.items():
+        if is_used and not any(day > database.now.date() for day in _days_of(database, table)):
+            yield table
 
 
 def _oldest(database: Database) -> Iterator[tuple[str, timedelta]]:
@@ -56,21 +73,21 @@ def _oldest(database: Database) -> Iterator[tuple[str, timedelta]]:
     settings, now = database.settings, database.now
     forget = window.forget_before(now, retention=settings.inbox_retention, skew=window.CLOCK_SKEW)
     if database.is_server:
-        moment = database.value(statements.doctor.oldest_unplaced(database.connection.dialect.name))
-        days = _days_of(database, partitions.INBOX)
+        moment = database.value(sql.doctor.oldest_unplaced(database.connection.dialect.name))
+        days = _days_of(database, INBOX)
         ends = [datetime.combine(day + partitions.DAY, datetime.min.time(), forget.tzinfo) for day in days]
         first = min([*ends, *([] if moment is None else [moment])], default=None)
         if first is not None:
             yield "inbox rows", forget - first
     for name, statement, before in (
-        ("effects", statements.doctor.oldest_effect(), forget),
-        ("idempotency keys", statements.doctor.oldest_request(), now),
+        ("effects", sql.doctor.oldest_effect(), forget),
+        ("idempotency keys", sql.doctor.oldest_request(), now),
         ("published messages", statements.status.oldest_published(), _ago(now, settings.published_retention)),
     ):
         if before is not None and (moment := database.value(statement)) is not None:
             yield name, before - moment
     before = _ago(now, settings.dead_retention)
-    for letter in database.rows(statements.doctor.first_dead_letter()):
+    for letter in database.rows(sql.doctor.first_dead_letter()):
         if before is not None and not letter.parked:
             yield "dead letters", before - letter.dead_at
 
@@ -80,31 +97,14 @@ def _ago(now: datetime, retention: timedelta | None) -> datetime | None:
 
 
 def _days_of(database: Database, table: PartitionedTable) -> list[date]:
-    names = [row[3] for row in database.rows(statements.partitions.attached(table))]
-    days = (table.day_of(name) for name in names if name is not None)
-    return sorted(day for day in days if day is not None)
-
-
-def check_partitions(database: Database) -> Iterator[Diagnosis]:
-    """Whether the days to come have partitions, for tables that are in use."""
-    in_use = {
-        partitions.INBOX: bool(database.rows(activity.of_all_queues())),
-        partitions.PUBLISHED: database.settings.published_retention is not None,
-    }
-    for table in (table for table, is_used in in_use.items() if is_used):
-        days = _days_of(database, table)
-        if not any(day > database.now.date() for day in days):
-            last = f"the last one is of {days[-1]}" if days else "there is none"
-            yield finding("partitions-missing", table=table.name, last=last)
+    return table.days_of(database.rows(statements.partitions.attached(table)))
 
 
 def check_names(database: Database) -> Iterator[Diagnosis]:
     """Names that the consumers of several queues have for different handlers, for messages that may reach both."""
     for each in known_handlers.read_shared(database.connection, database.now):
         if each.is_clash:
-            yield finding(
-                "handler-name-shared", what=each.what, cure=each.cure, new_name=each.new_name, mistake=each.mistake
-            )
+            yield finding("handler-name-shared", what=each.what, cure=each.cure, mistake=each.mistake)
 
 
 def check_consumers(database: Database) -> Iterator[Diagnosis]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from outboxkit import statements
-from outboxkit.database.session_names import CONSUMER, RELAY, RETENTION
-from outboxkit.errors.wording import printable_name
+from outboxkit.database.session_names import CONSUMER_SESSION, RELAY_SESSION, RETENTION_SESSION
+from outboxkit.errors.figures import printable_name
 from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.findings import Diagnosis, finding, quoted
 
@@ -18,13 +18,15 @@ NEEDED: dict[str, dict[str, str]] = {
         "dead_letter": "INSERT, UPDATE (parked), "
         "SELECT (id, key, destination, position, parked, side, reason, resolution)",
         "listener": _ALL,
+        "worker": _ALL,
         "schema_version": "SELECT",
         "pause": "SELECT",
     },
     "consume": {
-        "inbox": "INSERT, SELECT, UPDATE (duration_ms)",
+        "inbox": "INSERT, SELECT",
         "attempt": _ALL,
         "handler": "SELECT, INSERT, UPDATE",
+        "worker": _ALL,
         "dead_letter": "INSERT, SELECT (id, side, queue, handler, message_id, reason, resolution)",
         "schema_version": "SELECT",
         "pause": "SELECT",
@@ -43,7 +45,7 @@ NEEDED: dict[str, dict[str, str]] = {
     },
 }
 """The work that a role may be for, and the rights on the tables without which it cannot be done."""
-_OF_SESSIONS = {RELAY: "relay", CONSUMER: "consume", RETENTION: "prune"}
+_OF_SESSIONS = {RELAY_SESSION: "relay", CONSUMER_SESSION: "consume", RETENTION_SESSION: "prune"}
 """The work of a session, by the beginning of its name."""
 _GRANT = re.compile(r"(\w+)(?: \(([^)]*)\))?")
 """A privilege, and the columns that it is for."""

@@ -11,7 +11,8 @@ from outboxkit import schema, statements
 from outboxkit.database import pooler
 from outboxkit.errors import SchemaError
 from outboxkit.errors.failures import printable, text_of
-from outboxkit.errors.wording import many, number, printable_name, span
+from outboxkit.errors.figures import many, number, printable_name, span
+from outboxkit.operators import sql
 from outboxkit.operators.doctor.installation import Database, Installation
 from outboxkit.operators.findings import Diagnosis, finding, quoted
 from outboxkit.runtime import urls
@@ -38,7 +39,7 @@ async def why_away(installation: Installation) -> Diagnosis | None:
         try:
             opening.result()
         except DBAPIError as error:
-            reason = printable(" ".join(text_of(error.orig).split()))
+            reason = printable("; ".join(" ".join(line.split()) for line in text_of(error.orig).splitlines()))
         else:
             return None
     else:
@@ -57,7 +58,7 @@ async def check_pooler(installation: Installation) -> list[Diagnosis]:
     """Whether a session keeps its state: behind a pooler in transaction mode it does not."""
     if installation.engine is None or await pooler.keeps_sessions(installation.engine):
         return []
-    return [finding("pooler-transaction-mode", what=pooler.FOUND, cure=pooler.CURE, line=pooler.COMMAND)]
+    return [finding("pooler-transaction-mode", what=pooler.FOUND, cure=pooler.POOLER_CURE, line=pooler.COMMAND)]
 
 
 def check_tables(database: Database) -> Iterator[Diagnosis]:
@@ -68,7 +69,7 @@ def check_tables(database: Database) -> Iterator[Diagnosis]:
         yield finding("tables-behind", reason=error)
         return
     if version == 0:
-        homes = [row.schema for row in database.rows(statements.doctor.homes())] if database.is_server else []
+        homes = [row.schema for row in database.rows(sql.doctor.homes())] if database.is_server else []
         place = f"in the search_path, but in schema {printable_name(homes[0])}" if homes else "in this database"
         yield finding(
             "tables-missing",
@@ -120,13 +121,10 @@ def check_durability(database: Database) -> Iterator[Diagnosis]:
         what = f"synchronous_commit is {value} in this session, set by: {source}"
         on = ("ALTER SYSTEM SET synchronous_commit = on;", _RELOAD)
         yield finding("durability-off", what=what, undo=on if source == "configuration file" else None)
-    for row in database.rows(statements.doctor.dead_rows()):
+    for row in database.rows(sql.doctor.dead_rows()):
         if row.is_unlogged:
             what = f"The table {printable_name(row.name)} is unlogged: it is empty after a crash"
             yield finding("durability-off", what=what, undo=f"ALTER TABLE {row.name} SET LOGGED;")
-    standbys = [row for row in database.rows(statements.doctor.standbys()) if row.sync_state is not None]
-    if standbys and all(row.sync_state in ("async", "potential") for row in standbys):
-        yield finding("standby-asynchronous", standbys=tuple(printable_name(row.name) for row in standbys))
 
 
 def _scope_of(role: str | None, database: str | None) -> tuple[str, str]:
@@ -149,7 +147,7 @@ def check_clock(database: Database) -> Iterator[Diagnosis]:
     apart = abs(skew) - (after - before).total_seconds() / 2
     if apart >= database.limits.skew.total_seconds():
         far = f"{span(abs(skew))} {'ahead of' if skew > 0 else 'behind'}"
-        yield finding("clock-skew", worse=apart >= CLOCK_SKEW.total_seconds(), skew=far)
+        yield finding("clock-skew", worse=apart >= CLOCK_SKEW.total_seconds(), skew=far, whose="this machine's")
 
 
 def check_vacuum(database: Database) -> Iterator[Diagnosis]:
@@ -160,7 +158,7 @@ def check_vacuum(database: Database) -> Iterator[Diagnosis]:
             on = (f"ALTER SYSTEM SET {name} = on;", _RELOAD)
             what = f"{name} is off on the server"
             yield finding("vacuum-behind", worse=True, what=what, undo=on, table="outboxkit_outbox")
-    for table in database.rows(statements.doctor.dead_rows()):
+    for table in database.rows(sql.doctor.dead_rows()):
         undo = f"ALTER TABLE {table.name} RESET (autovacuum_enabled);" if table.is_left_alone else None
         texts = [f"Autovacuum is off for the table {printable_name(table.name)}"] if table.is_left_alone else []
         if table.dead >= database.limits.dead_rows + 2 * table.live:

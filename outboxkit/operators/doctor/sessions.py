@@ -7,7 +7,8 @@ from sqlalchemy import Row
 
 from outboxkit import statements
 from outboxkit.database.session_names import is_of_consumer, queues_of
-from outboxkit.errors.wording import many, number, printable_name, span
+from outboxkit.errors.figures import many, number, printable_name, span
+from outboxkit.operators import sql
 from outboxkit.operators.blockers import blocker_of, read_blockers
 from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.findings import Diagnosis, finding, quoted
@@ -24,7 +25,7 @@ def check_locks(database: Database) -> Iterator[Diagnosis]:
             end=blocker.command,
             role=quoted(blocker.role) if blocker.is_idle else None,
         )
-    for row in database.rows(statements.doctor.table_locks()):
+    for row in database.rows(sql.doctor.table_locks()):
         if row.since is None or database.now - row.since < database.limits.lock:
             continue
         yield finding(
@@ -113,7 +114,7 @@ def _of_holder(holder: Row[Any], database: Database) -> Diagnosis:
 
 def check_slots(database: Database) -> Iterator[Diagnosis]:
     """Replication slots that nobody reads from, and that keep much."""
-    for row in database.rows(statements.doctor.slots()):
+    for row in database.rows(sql.doctor.slots()):
         if int(row.bytes or 0) >= database.limits.wal_bytes:
             size = f"{number(int(row.bytes or 0) >> 20)} MB"
             yield finding("slot-unused", slot=printable_name(row.name), size=size)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from outboxkit import statements
 from outboxkit.consumer.membership import GONE, Agreement, read_agreement
-from outboxkit.errors.wording import many, printable_name
+from outboxkit.errors.figures import many, printable_name
 from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.findings import Diagnosis, finding
 from outboxkit.runtime import known_handlers

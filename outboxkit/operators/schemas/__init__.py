@@ -22,14 +22,15 @@ from outboxkit.operators.schemas.json_schema import Schema, json_schema
 __all__ = ["Difference", "Folder", "Schema", "SchemaChange", "differences", "events_in", "find_changes", "json_schema"]
 
 
+_CURE = "Restore the file, or export it again"
+
+
 class SchemaChange(NamedTuple):
     """A change of an event since its schema was exported.
 
     Attributes:
-        event: the event's name.
         text: what was found, with the field if it is about one.
         cure: what to do; empty if nothing is needed.
-        breaking: whether the check fails.
     """
 
     event: str
@@ -63,14 +64,9 @@ def events_in(modules: Iterable[ModuleType]) -> list[type]:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of committed schemas: `<type>/<version>.json`, and beside them `asyncapi.json`."""
+    """The folder of committed schemas: `<type>/<version>.json`."""
 
     path: Path
-
-    @property
-    def asyncapi(self) -> Path:
-        """The file of the AsyncAPI document."""
-        return self.path / "asyncapi.json"
 
     def file(self, type_: str, version: int) -> Path:
         """The file of one version; signs of the type that a file name should not have are percent-encoded."""
@@ -101,15 +97,14 @@ def read_schema(path: Path) -> Schema:
     Raises:
         ConfigurationError: it has something else, or cannot be read.
     """
-    cure = "Restore the file, or export it again"
     try:
         schema = json.loads(path.read_text())
     except RecursionError:
-        raise ConfigurationError(f"{path} is nested too deeply. {cure}") from None
+        raise ConfigurationError(f"{path} is nested too deeply. {_CURE}") from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {text_of(error)}") from error
     if not isinstance(schema, dict):
-        raise ConfigurationError(f"{path} is not a JSON object. {cure}")
+        raise ConfigurationError(f"{path} is not a JSON object. {_CURE}")
     return schema
 
 
@@ -154,7 +149,7 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
             softly = "" if text.endswith("optional field") else "deploy consumers first: an old one may not read it"
             yield SchemaChange(name, f"{path} {text}".strip(), cure + more if breaking else softly, breaking)
     if committed and not folder.versions(name):
-        cure = f"deploy consumers first: a queue that is not bound to {name!r} yet misses what is published"
+        cure = "deploy consumers first: until then its messages wait there for a handler"
         yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", cure, breaking=False)
 
 
@@ -162,8 +157,7 @@ def _differences(file: Path, old: Schema, new: Schema) -> list[Difference]:
     try:
         return differences(old, new)
     except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as error:
-        cure = "Restore the file, or export it again"
-        raise ConfigurationError(f"{file} is damaged: {text_of(error)}. {cure}") from error
+        raise ConfigurationError(f"{file} is damaged: {text_of(error)}. {_CURE}") from error
 
 
 def _entries(folder: Path, pattern: str) -> list[Path]:

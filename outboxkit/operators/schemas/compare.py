@@ -2,11 +2,13 @@
 
 A change breaks if a message of the one may not be read by the other. Such a change is a removed or retyped field, a new
 required one, or a value that is no longer accepted. A value that is accepted in addition is told, and does not break.
+
+A schema is a choice of members: one, or those of a union, or each value of an enum. They are compared by their names.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from outboxkit.operators.schemas.json_schema import ANYTHING, Schema, dereference
 
@@ -14,6 +16,7 @@ _LOWEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minPropertie
 _HIGHEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _EXACT = ("pattern", "multipleOf", "uniqueItems")
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_ANY = "any value"
 
 
 class Difference(NamedTuple):
@@ -21,21 +24,12 @@ class Difference(NamedTuple):
 
     Attributes:
         path: the field, such as `lines[].price`; empty for the event itself.
-        text: what has changed.
         breaking: whether a message of the one cannot be read by the other.
     """
 
     path: str
     text: str
     breaking: bool = True
-
-
-def differences(old: Schema, new: Schema) -> list[Difference]:
-    """The differences of two schemas, as `json_schema` returns them; empty if they mean the same.
-
-    A class that is a part of several fields is compared once, under its shortest path.
-    """
-    return list(_differences(old, new))
 
 
 class _Inner(NamedTuple):
@@ -46,62 +40,42 @@ class _Inner(NamedTuple):
     new: Schema
 
 
-def _differences(old_root: Schema, new_root: Schema) -> Iterator[Difference]:
-    """The differences, those of outer fields first. Classes may contain one another: each pair is compared once."""
-    done, waiting = set[tuple[int, int]](), deque([_Inner("", old_root, new_root)])
+def differences(old: Schema, new: Schema) -> list[Difference]:
+    """The differences of two schemas, as `json_schema` returns them; empty if they mean the same.
+
+    Those of outer fields come first. A class that is a part of several fields is compared once, under its first path.
+    """
+    found, done, waiting = list[Difference](), set[tuple[int, int]](), deque([_Inner("", old, new)])
     while waiting:
-        path, old, new = waiting.popleft()
-        old, new = dereference(old, old_root), dereference(new, new_root)
-        if (pair := (id(old), id(new))) in done:
-            continue
-        done.add(pair)
-        before, after = list(_members(old, old_root)), list(_members(new, new_root))
-        is_one = len(before) == len(after) == 1
-        for each in _compare_one(before[0], after[0]) if is_one else _compare_unions(before, after):
-            inner = each._replace(path=f"{path}{each.path}" if path else each.path.removeprefix("."))
-            if isinstance(inner, _Inner):
-                waiting.append(inner)
-            else:
-                yield inner
+        path, one, other = waiting.popleft()
+        one, other = dereference(one, old), dereference(other, new)
+        if (id(one), id(other)) not in done:
+            done.add((id(one), id(other)))
+            for each in _compare(_members(one, old), _members(other, new)):
+                inner = each._replace(path=f"{path}{each.path}" if path else each.path.removeprefix("."))
+                waiting.append(inner) if isinstance(inner, _Inner) else found.append(inner)
+    return found
 
 
-def _compare_unions(before: list[Schema], after: list[Schema]) -> Iterator[Difference | _Inner]:
-    """Each old member needs a new one of its name. New ones of other names are told."""
-    left = list(after)
-    for old in before:
-        member = next((each for each in left if _name(each) == _name(old)), None)
-        if member is None:
-            yield Difference("", f"no longer accepts {_name(old)}")
-        else:
-            left.remove(member)
-            yield _Inner("", old, member)
-    yield from (Difference("", f"also accepts {_name(each)}", breaking=False) for each in left)
-
-
-def _compare_one(old: Schema, new: Schema) -> Iterator[Difference | _Inner]:
-    """The differences of two schemas that are not unions, and the pairs inside them. Paths begin here."""
-    before, after = _values(old), _values(new)
-    if before is not None and after is not None:
-        for value in before:
-            if value not in after:
-                yield Difference("", f"no longer accepts {value!r}")
-        for value in after:
-            if value not in before:
-                yield Difference("", f"also accepts {value!r}", breaking=False)
-        return
-    if _type(old) != _type(new) or old.get("format") != new.get("format"):
-        if not (after is None and _type(new) == "any"):
-            yield Difference("", f"was {_name(old)}, and is {_name(new)}")
-        else:
-            yield Difference("", f"was {_name(old)}, and accepts any value", breaking=False)
-        return
-    if after is not None:
-        yield Difference("", f"was {_name(old)}, and accepts only {_name(new)}")
-    elif before is not None:
-        yield Difference("", f"accepted only {_name(old)}, and is {_name(new)}", breaking=False)
-    yield from _constraints(old, new)
-    yield from _compare_fields(old, new)
-    yield from _compare_items(old, new)
+def _compare(before: dict[str, Schema], after: dict[str, Schema]) -> Iterator[Difference | _Inner]:
+    """The differences of two choices, and the pairs inside them. Paths begin here."""
+    classes = [[name for name, each in side.items() if each.get("type") == "object"] for side in (before, after)]
+    if len(classes[0]) == len(classes[1]) == 1:  # a class may get another name
+        after = {classes[0][0] if name == classes[1][0] else name: each for name, each in after.items()}
+    accepted = {*after, *({*before} if _ANY in after else ())}
+    lost = [name for name, each in before.items() if name not in accepted and _type_of_value(each) not in after]
+    gained = [name for name in after if name not in before]
+    if lost and not before.keys() & after.keys():
+        yield Difference("", f"was {' or '.join(before)}, and is {' or '.join(after)}")
+    else:
+        yield from (Difference("", f"no longer accepts {name}") for name in lost)
+        yield from (Difference("", f"also accepts {name}", breaking=False) for name in gained)
+    for name in (name for name in before if name in after):
+        one, other = before[name], after[name]
+        if len(before) == len(after) == 1:
+            yield from (*_constraints(one, other), *_compare_fields(one, other), *_compare_items(one, other))
+        elif "const" not in one:
+            yield _Inner("", one, other)
 
 
 def _compare_fields(old: Schema, new: Schema) -> Iterator[Difference | _Inner]:
@@ -152,9 +126,9 @@ def _constraints(old: Schema, new: Schema) -> Iterator[Difference]:
             yield Difference("", f"had {keyword} {before!r}, and has {after!r}", breaking=not is_wider)
 
 
-def _members(schema: Schema, root: Schema) -> Iterator[Schema]:
-    """The members of a union, each once; the schema itself if it is none."""
-    known, left = list[Schema](), [schema]
+def _members(schema: Schema, root: Schema) -> dict[str, Schema]:
+    """The members of a choice by their names: a class, a type, a value."""
+    members, known, left = dict[str, Schema](), list[Schema](), [schema]
     while left:
         each = dereference(left.pop(0), root)
         if any(each is other for other in known):
@@ -163,36 +137,21 @@ def _members(schema: Schema, root: Schema) -> Iterator[Schema]:
         choice = next((each[keyword] for keyword in ("anyOf", "oneOf", "allOf") if keyword in each), None)
         if choice is not None and ("allOf" not in each or len(choice) == 1):
             left = [*choice, *left]
-        elif isinstance(each.get("type"), list):
-            yield from ({**each, "type": kind} for kind in each["type"])
+        elif "const" in each or isinstance(each.get("enum"), list):
+            values = [each["const"]] if "const" in each else each["enum"]
+            members |= {repr(value): {"const": value} for value in values}
         else:
-            yield each
+            kinds = each.get("type", _ANY)
+            several = {_name(kind, each): {**each, "type": kind} for kind in kinds} if isinstance(kinds, list) else {}
+            members |= several or {_name(kinds, each): each}
+    return members
 
 
-def _values(schema: Schema) -> list[Any] | None:
-    """The values of an enum, a literal or a tag; None if the values are not listed."""
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return list(values) if isinstance(values, list) else None
+def _type_of_value(member: Schema) -> str | None:
+    return _TYPES.get(type(member["const"])) if "const" in member else None
 
 
-def _type(schema: Schema) -> str:
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return kind
-    kinds = {_TYPES.get(type(value), "any") for value in _values(schema) or ()}
-    return kinds.pop() if len(kinds) == 1 else "any"
-
-
-def _name(schema: Schema) -> str:
-    """The schema in a word or two."""
-    values = _values(schema)
-    if values is not None:
-        return " or ".join(map(repr, values))
-    kind, form = _type(schema), schema.get("format")
+def _name(kind: str, schema: Schema) -> str:
     if kind == "object" and isinstance(schema.get("title"), str) and "properties" in schema:
         return str(schema["title"])
-    if kind == "any":
-        return "any value"
-    return f"{kind} ({form})" if form else kind
+    return f"{kind} ({schema['format']})" if "format" in schema else kind

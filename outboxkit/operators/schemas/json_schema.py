@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -78,33 +79,23 @@ def _name_times(schema: Schema, type_: Any, definitions: Schema, done: set[str])
         schema = definitions[name.removeprefix(DEFINITIONS)]
     if isinstance(type_, inspect.DateTimeType | inspect.TimeType):
         schema.setdefault("format", "date-time" if isinstance(type_, inspect.DateTimeType) else "time")
-    for inner, inner_type in (*_fields(schema, type_), *_items(schema, type_), *_members(schema, type_, definitions)):
+    for inner, inner_type in _inside(schema, type_, definitions):
         _name_times(inner, inner_type, definitions, done)
 
 
-_Pairs = Iterator[tuple[Schema, Any]]
-"""Schemas inside another one, each with msgspec's type of it."""
-
-
-def _fields(schema: Schema, type_: Any) -> _Pairs:
+def _inside(schema: Schema, type_: Any, definitions: Schema) -> Iterator[tuple[Schema, Any]]:
+    """The schemas inside another one, each with msgspec's type of it."""
     properties = schema.get("properties", {})
     for field in getattr(type_, "fields", ()):
         if field.encode_name in properties:
             yield properties[field.encode_name], field.type
-
-
-def _items(schema: Schema, type_: Any) -> _Pairs:
     for keyword, name in (("items", "item_type"), ("additionalProperties", "value_type")):
         if hasattr(type_, name) and isinstance(schema.get(keyword), dict):
             yield schema[keyword], getattr(type_, name)
     yield from zip(schema.get("prefixItems", ()), getattr(type_, "item_types", ()), strict=False)
-
-
-def _members(schema: Schema, type_: Any, definitions: Schema) -> _Pairs:
-    for alternative in schema.get("anyOf", ()):
-        for member in getattr(type_, "types", ()):
-            if _is_of(alternative, member, definitions):
-                yield alternative, member
+    for alternative, member in product(schema.get("anyOf", ()), getattr(type_, "types", ())):
+        if _is_of(alternative, member, definitions):
+            yield alternative, member
 
 
 def _is_of(alternative: Schema, member: Any, definitions: Schema) -> bool:
@@ -125,20 +116,3 @@ def _inlined(schema: Schema) -> Schema:
         root = dereference(schema, schema)
         schema = {**root, "$defs": {name: each for name, each in schema["$defs"].items() if each is not root}}
     return {name: each for name, each in schema.items() if name != "$defs" or each}
-
-
-def changed_schemas(schema: Any, change: Callable[[Schema], Schema]) -> Any:
-    """The schema with a change made to it and to each schema in it, from the innermost outwards; a boolean as it is."""
-    if isinstance(schema, bool):
-        return schema
-    copy: Schema = {}
-    for keyword, value in schema.items():
-        if keyword in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
-            copy[keyword] = {name: changed_schemas(each, change) for name, each in value.items()}
-        elif keyword in ("items", "additionalProperties", "not", "propertyNames") and isinstance(value, dict):
-            copy[keyword] = changed_schemas(value, change)
-        elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            copy[keyword] = [changed_schemas(each, change) for each in value]
-        else:
-            copy[keyword] = value
-    return change(copy)

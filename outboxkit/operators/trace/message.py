@@ -12,18 +12,18 @@ from sqlalchemy import Row
 
 from outboxkit import ids
 from outboxkit.codec.rows import decode_headers
-from outboxkit.errors.wording import in_utc, many
+from outboxkit.errors.figures import in_utc, many
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.trace import reasons
 from outboxkit.operators.trace.reading import SHORTEST, DatabaseRows, TraceQuery
 from outboxkit.operators.trace.reasons import Explanation, legible
 
-MOST_SHOWN = 50
-"""Messages of a key or a correlation id that are shown."""
 SKEW = timedelta(seconds=2)
 """A producer's clock that is so far ahead is not mentioned."""
-ORDER = ("waiting", "dead", "started", "not handled", "published", "handled", "discarded", "replayed")
+ORDER = ("waiting", "dead", "retried", "started", "not handled", "published", "handled", "discarded", "replayed")
 """The states, the most important one first."""
+UNDONE = ORDER[:4]
+"""The states of messages that wait, or for which somebody has to do something."""
 _PROPERTIES = ("type", "key", "destination", "queue", "correlation_id", "causation_id", "created_at")
 _LAST = datetime.max.replace(tzinfo=UTC)
 
@@ -34,7 +34,7 @@ class Event:
 
     Attributes:
         at: when, by the clock of the database that says so; None if it is not known.
-        what: `added`, `refused`, `published`, `handled`, `started`, `dead`, `replayed` or `discarded`.
+        what: `added`, `refused`, `published`, `handled`, `failed`, `started`, `dead`, `replayed` or `discarded`.
         text: a line about it.
         database: the database whose tables say so; None for what the message itself says.
     """
@@ -59,14 +59,9 @@ class MessageTrace:
     """The trace of one message.
 
     Attributes:
-        message_id, type, key, destination, queue, correlation_id, causation_id: of the message; None if not known.
-        trace_id: that of its `traceparent` header.
         state: one of `ORDER`.
         handled_by: the number of handlers that have handled it.
         handlers: the number of handlers that have handled it, or were there to take it.
-        why: the reasons for its state, with their cures.
-        timeline: what happened, in the order of time.
-        caused: the messages that its handlers added.
         unknown: what the tables do not tell, and the setting that would have kept it.
     """
 
@@ -112,7 +107,7 @@ class _Part:
 
 
 def assemble(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Trace:
-    """The traces of all messages of the query, the oldest first."""
+    """The traces of all messages of the query, the oldest first; of a key those first that wait, then the newest."""
     parts = _parts_of(databases)
     messages = {id_: _merged(id_, of) for id_, of in parts.items()}
     children = defaultdict[str, list[str]](list)
@@ -121,13 +116,19 @@ def assemble(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Trace:
             children[message.causation_id].append(id_)
     selected = [id_ for id_, message in messages.items() if query.selects(id_, message)]
     drafts = {id_: _Draft(messages[id_], parts[id_]) for id_ in messages}
-    selected.sort(key=lambda id_: (drafts[id_].first, id_))
+    selected = [id_ for id_ in selected if query.since is None or drafts[id_].first >= query.since]
+    selected.sort(key=lambda id_: (drafts[id_].first, id_), reverse=query.key is not None)
+    if query.key is not None:
+        undone = [id_ for id_ in reversed(selected) if drafts[id_].state in UNDONE]
+        selected = undone + [id_ for id_ in selected if drafts[id_].state not in UNDONE]
     names = {"message_id": query.message_id, "key": query.key, "correlation_id": query.correlation_id}
     return Trace(
         asked={name: value for name, value in names.items() if value is not None},
         databases=tuple(database.name for database in databases),
-        messages=tuple(drafts[id_].finish([drafts[child] for child in children[id_]]) for id_ in selected[:MOST_SHOWN]),
-        more=len(selected[MOST_SHOWN:]),
+        messages=tuple(
+            drafts[id_].finish([drafts[child] for child in children[id_]]) for id_ in selected[: query.limit]
+        ),
+        more=len(selected[query.limit :]),
         not_read=tuple(f"{rest} in {database.name}" for database in databases for rest in database.unread),
         unknown=() if selected else tuple(_nothing(query, databases)),
     )
@@ -135,16 +136,13 @@ def assemble(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Trace:
 
 def _parts_of(databases: Sequence[DatabaseRows]) -> dict[str, list[_Part]]:
     """The rows of each message, one part for each database."""
-    parts = dict[str, list[_Part]]()
-    names = ("waiting", "kept", "letters", "handled", "crashes")
+    parts = defaultdict[str, list[_Part]](lambda: [_Part(each, [], [], [], [], []) for each in databases])
     for number, database in enumerate(databases):
-        for name in names:
+        for name in ("waiting", "kept", "letters", "handled", "crashes"):
             rows = getattr(database, name)
             for row in rows.values() if isinstance(rows, dict) else rows:
                 if row.message_id is not None:
-                    empty = (_Part(each, *([] for _ in names)) for each in databases)
-                    part = parts.setdefault(row.message_id, [*empty] if row.message_id not in parts else [])[number]
-                    getattr(part, name).append(row)
+                    getattr(parts[row.message_id][number], name).append(row)
     return parts
 
 
@@ -156,7 +154,9 @@ def _merged(id_: str, parts: Sequence[_Part]) -> Any:
     }
     if any(row.queue is None for row in rows):
         values["queue"] = None  # a copy of it was for one queue, and the message itself for all
-    values["type"] = values["type"] or next((row.type for part in parts for row in part.handled), None)
+    of_consumers = [row for part in parts for row in (*part.handled, *part.crashes)]
+    for name in ("type", "key"):
+        values[name] = values[name] or next(filter(None, (getattr(row, name, None) for row in of_consumers)), None)
     trace_id = next(filter(None, (_trace_of(row.headers) for row in rows)), None)
     return SimpleNamespace(message_id=id_, trace_id=trace_id, **values)
 
@@ -226,6 +226,7 @@ class _Draft:
                 yield Explanation("handled", text, (), database.name)
         if not part.waiting and self._was_sent():
             done = {row.handler for row in part.handled} | {row.handler for row in part.letters if row.side == "inbox"}
+            done |= {name for row in part.crashes if row.error is not None for name in (row.handler or "").split(", ")}
             yield from reasons.not_handled(message, database, done, self._since)
         yield from (reasons.of_letter(row, database) for row in part.letters if row.resolution is not None)
 
@@ -284,12 +285,15 @@ def _events(part: _Part) -> Iterator[Event]:
         only = f", for queue {legible(row.queue)} alone" if row.queue else ""
         yield Event(row.published_at, "published", f"published to {to}{only}", name)
     for row in part.handled:
-        took = "within 100 ms" if row.duration_ms is None else f"in {row.duration_ms} ms"
-        text = f"handled by {legible(row.handler)}, attempt {row.attempts}, {took}"
+        text = f"handled by {legible(row.handler)}, attempt {row.attempts}"
         yield Event(row.processed_at, "handled", text, name)
     for row in part.crashes:
-        text = f"started by the consumer of queue {legible(row.queue)}, and neither handled nor given up since"
-        yield Event(row.touched_at, "started", text, name)
+        if row.error is not None:
+            text = f"failed at attempt {row.attempt} in queue {legible(row.queue)}{reasons.by_handler(row)}"
+            yield Event(row.touched_at, "failed", text, name)
+        else:
+            text = f"started by the consumer of queue {legible(row.queue)}, and neither handled nor given up since"
+            yield Event(row.touched_at, "started", text, name)
     for row in part.letters:
         at = f" in queue {legible(row.queue)}" if row.side == "inbox" and row.queue else ""
         by = f", handler {legible(row.handler)}" if row.handler else ""

@@ -1,27 +1,29 @@
 """Reading a database for `outboxkit trace`: what indexes lead to, a window of each table, and what rows wait for."""
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select
+from sqlalchemy import Connection, Executable, Row, Select
 
-from outboxkit import ids, schema
+from outboxkit import ids, schema, statements
 from outboxkit.database import session_names
-from outboxkit.errors.wording import COUNTED, in_utc, number
-from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.errors.failures import class_of
+from outboxkit.errors.figures import COUNTED, in_utc, number
+from outboxkit.message import DEFAULT_DESTINATION, LAST_MOMENT
+from outboxkit.operators import sql
 from outboxkit.operators.blockers import Blocker, read_blockers
 from outboxkit.runtime import urls
 from outboxkit.runtime.known_handlers import KnownHandler, read_handlers
-from outboxkit.runtime.pauses import RELAY, Pause, read_pauses
-from outboxkit.statements import activity, status
-from outboxkit.statements import trace as statements
+from outboxkit.runtime.pauses import Pause, read_pauses
+from outboxkit.runtime.workers import RELAY, KnownWorker, read_workers
 from outboxkit.statements.dialects import is_server
 from outboxkit.statements.published import moment
-from outboxkit.tables import LAST_MOMENT
 
+T = TypeVar("T")
 WINDOW = 20_000
 """Rows of a table that are read where no index leads to the messages."""
 MOST = 500
@@ -36,11 +38,13 @@ SHORTEST = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class TraceQuery:
-    """A message id, a key or a correlation id: one of them is not None."""
+    """A message id, a key or a correlation id: one of them is not None. Of many, `limit` are shown, added `since`."""
 
     message_id: str | None = None
     key: str | None = None
     correlation_id: str | None = None
+    limit: int = 50
+    since: datetime | None = None
 
     @property
     def id_(self) -> str | None:
@@ -93,10 +97,8 @@ class DatabaseRows:
 
     Attributes:
         name: its address, without user and password.
-        now: the time by its clock.
         waiting, kept, letters: rows of messages, by their own keys.
-        handled, crashes: rows of the inbox, and crash records.
-        handlers: those that are registered.
+        handled, crashes: rows of the inbox, and records of starts and of failures.
         around: what rows of the outbox wait for, by position.
         oldest_kept: when the oldest message that is kept was published; None if none is.
         blockers: sessions for whose locks outboxkit's sessions wait.
@@ -109,10 +111,11 @@ class DatabaseRows:
     kept: dict[tuple[datetime, int], Row[Any]] = field(default_factory=dict)
     letters: dict[int, Row[Any]] = field(default_factory=dict)
     handled: list[Row[Any]] = field(default_factory=list)
-    crashes: list[Row[Any]] = field(default_factory=list)
+    crashes: dict[tuple[str, str], Row[Any]] = field(default_factory=dict)
     handlers: list[KnownHandler] = field(default_factory=list)
     around: dict[int, Surroundings] = field(default_factory=dict)
     oldest_kept: datetime | None = None
+    workers: tuple[KnownWorker, ...] = ()
     blockers: tuple[Blocker, ...] = ()
     unread: list[str] = field(default_factory=list)
 
@@ -124,7 +127,23 @@ class DatabaseRows:
 
     def ids(self) -> set[str]:
         """The ids of all messages; a dead letter may have none that could be read."""
-        return {row.message_id for row in self.messages() if row.message_id is not None}
+        of_retried = {id_ for _, id_ in self.crashes}
+        return {row.message_id for row in self.messages() if row.message_id is not None} | of_retried
+
+    def hide_errors(self) -> None:
+        """Keep of each error its class alone."""
+        self.waiting = _classes_only(self.waiting)
+        self.letters = _classes_only(self.letters)
+        self.crashes = _classes_only(self.crashes)
+        self.around = {
+            position: replace(
+                each,
+                ready=_class_only(each.ready),
+                held=_class_only(each.held),
+                parking=_class_only(each.parking),
+            )
+            for position, each in self.around.items()
+        }
 
     def may_have_forgotten(self, born: datetime | None) -> bool:
         """Whether a message of this time, or of an unknown one, may be older than the inbox rows that are kept."""
@@ -137,35 +156,54 @@ class DatabaseRows:
             each
             for each in self.handlers
             if message.type in (each.types or ())
-            and each.last_seen > activity.NEVER
+            and each.last_seen > statements.activity.NEVER
             and message.destination in (None, DEFAULT_DESTINATION)
             and message.queue in (None, each.queue)
         ]
 
 
-def read_messages(connection: Connection, query: TraceQuery) -> DatabaseRows:
-    """Find the messages of a query, in the connection's transaction.
+def _class_only(row: Any) -> Any:
+    """A row whose error is its class alone; None stays None."""
+    if row is None:
+        return None
+    values = row._asdict()
+    return SimpleNamespace(
+        **values | {name: class_of(values[name]) for name in ("error", "last_error") if values.get(name)}
+    )
 
-    Raises:
-        SchemaError: the tables are missing or old.
-    """
+
+def _classes_only(rows: dict[T, Any]) -> dict[T, Any]:
+    return {key: _class_only(row) for key, row in rows.items()}
+
+
+def read_messages(connection: Connection, query: TraceQuery) -> DatabaseRows:
+    """Find the messages of a query, in the connection's transaction."""
     schema.check(connection)
     dialect = connection.dialect.name
     if is_server(dialect):
-        connection.execute(status.forbid_sorting())
+        connection.execute(statements.status.forbid_sorting())
     now = connection.execute(moment(dialect)).scalar_one()
     database = DatabaseRows(urls.shown(connection.engine.url), now)
-    database.oldest_kept = connection.execute(status.oldest_published()).scalar_one()
+    database.oldest_kept = connection.execute(statements.status.oldest_published()).scalar_one()
     if query.key is not None:
-        outbox = (statements.ready_of_key(dialect), statements.held_of_key(dialect))
-        letters = statements.parked_of_key()
+        outbox = {"ready": sql.trace.ready_of_key(dialect), "held": sql.trace.held_of_key(dialect)}
+        letters, retried = sql.trace.parked_of_key(), sql.trace.retried_of_key()
     else:
-        outbox = (statements.delayed(dialect), statements.deduplicated(dialect))
-        letters = statements.dead(dialect)
-    indexed = {"key": query.key, "ids": [query.id_], "limit": MOST}
-    for statement in outbox:
-        database.waiting |= {row.position: row for row in connection.execute(statement, indexed)}
-    database.letters |= {row.id: row for row in connection.execute(letters, indexed)}
+        outbox = {"delayed": sql.trace.delayed(dialect), "deduplicated": sql.trace.deduplicated(dialect)}
+        letters, retried = sql.trace.dead(dialect), None
+
+    def read(statement: Executable, what: str) -> Sequence[Row[Any]]:
+        parameters = {"key": query.key, "ids": [query.id_], "limit": MOST + 1}
+        rows = connection.execute(statement, parameters).all()
+        if len(rows) > MOST:
+            database.unread.append(f"{what} behind the first {MOST}")
+        return rows[:MOST]
+
+    for state, statement in outbox.items():
+        database.waiting |= {row.position: row for row in read(statement, f"{state} messages")}
+    database.letters |= {row.id: row for row in read(letters, "dead letters")}
+    if retried is not None:
+        _add_records(database, read(retried, "messages that are tried again"))
     _read_windows(connection, query, database)
     return database
 
@@ -173,7 +211,7 @@ def read_messages(connection: Connection, query: TraceQuery) -> DatabaseRows:
 def _read_windows(connection: Connection, query: TraceQuery, database: DatabaseRows) -> None:
     """Read a window of each table. If an id tells a time, it is there, and else at the newest rows."""
     dialect, begun = connection.dialect.name, query.begun
-    lowest, highest = connection.execute(statements.ends()).one()
+    lowest, highest = connection.execute(sql.trace.ends()).one()
 
     def read(statement: Select[Any], rest: Callable[[Row[Any]], str], **start: Any) -> list[Row[Any]]:
         parameters = query.parameters | start | {"window": WINDOW, "limit": MOST + 1}
@@ -189,16 +227,16 @@ def _read_windows(connection: Connection, query: TraceQuery, database: DatabaseR
         first = min(_position_at(connection, begun, lowest, highest), newest) if begun else newest
         if first > lowest:
             database.unread.append(f"the outbox before position {number(first)}")
-        outbox = statements.outbox_window(dialect)
+        outbox = sql.trace.outbox_window(dialect)
         rows = read(outbox, lambda row: f"the outbox behind position {number(row.position)}", position=first)
         database.waiting |= {row.position: row for row in rows}
     at = begun if begun is not None and begun < database.now else LAST_MOMENT
     for newest_first, side in ((True, "before"), (False, "after")):
         if newest_first or at < LAST_MOMENT:
-            published = statements.published_window(dialect, newest_first=newest_first)
+            published = sql.trace.published_window(dialect, newest_first=newest_first)
             rows = read(published, partial(_rest_of_kept, side), at=at)
             database.kept |= {(row.published_at, row.position): row for row in rows}
-    rows = read(statements.dead_window(dialect), lambda row: f"dead letters below number {row.id}")
+    rows = read(sql.trace.dead_window(dialect), lambda row: f"dead letters below number {row.id}")
     database.letters |= {row.id: row for row in rows}
 
 
@@ -210,7 +248,7 @@ def _position_at(connection: Connection, moment: datetime, lowest: int, highest:
     """A position half a window before rows that were added at this moment: positions follow the time, if roughly."""
     while lowest < highest:
         middle = (lowest + highest) // 2
-        rows = connection.execute(statements.first_added(), {"position": middle}).all()
+        rows = connection.execute(sql.trace.first_added(), {"position": middle}).all()
         # a delayed row is dated by its due time
         added = next((row.created_at for row in rows if row.held or row.due_at is None), rows[0].created_at)
         lowest, highest = (middle + 1, highest) if added is not None and added < moment else (lowest, middle)
@@ -221,21 +259,25 @@ def read_outcomes(connection: Connection, database: DatabaseRows, message_ids: C
     """Find what became of these messages, and what those in the outbox wait for."""
     dialect = connection.dialect.name
     if is_server(dialect):
-        connection.execute(status.forbid_sorting())
+        connection.execute(statements.status.forbid_sorting())
     most = {"most": MOST_NAMES + 1}
-    handlers = connection.execute(status.handlers(), most).scalars().all()
-    queues = connection.execute(status.queues_with_crashes(), most).scalars().all()
+    handlers = connection.execute(statements.status.handlers(), most).scalars().all()
+    queues = connection.execute(statements.status.queues_with_crashes(), most).scalars().all()
     if len(handlers) > MOST_NAMES:
         database.unread.append(f"the inbox's rows of handlers behind {handlers[MOST_NAMES - 1]}")
     by_ids = {"limit": 10 * MOST, "ids": sorted(message_ids)}
-    database.handled += connection.execute(statements.handled(dialect), by_ids | {"handlers": [*handlers]})
-    database.crashes += connection.execute(statements.crashes(dialect), by_ids | {"queues": [*queues]})
-    database.letters |= {row.id: row for row in connection.execute(statements.dead(dialect), by_ids)}
-    database.handlers = read_handlers(connection)
+    database.handled += connection.execute(sql.trace.handled(dialect), by_ids | {"handlers": [*handlers]})
+    _add_records(database, connection.execute(sql.trace.crashes(dialect), by_ids | {"queues": [*queues]}))
+    database.letters |= {row.id: row for row in connection.execute(sql.trace.dead(dialect), by_ids)}
+    database.handlers, database.workers = read_handlers(connection), read_workers(connection)
     if is_server(dialect):
         database.blockers = read_blockers(connection, database.now)
     if database.waiting:
         _read_surroundings(connection, database)
+
+
+def _add_records(database: DatabaseRows, rows: Iterable[Row[Any]]) -> None:
+    database.crashes |= {(row.queue, row.message_id): row for row in rows}
 
 
 def _read_surroundings(connection: Connection, database: DatabaseRows) -> None:
@@ -243,13 +285,24 @@ def _read_surroundings(connection: Connection, database: DatabaseRows) -> None:
     locks, relays = dict[int, Row[Any]](), None
     if is_server(connection.dialect.name):
         positions = {"positions": [row.position for row in rows]}
-        locks = {lock.position: lock for lock in connection.execute(statements.row_locks(), positions)}
-        relays = sum(row.name.startswith(session_names.RELAY) for row in connection.execute(activity.sessions()))
+        locks = {lock.position: lock for lock in connection.execute(sql.trace.row_locks(), positions)}
+        relays = sum(
+            row.name.startswith(session_names.RELAY_SESSION)
+            for row in connection.execute(statements.activity.sessions())
+        )
     pauses = {pause.name: pause for pause in read_pauses(connection) if pause.process == RELAY}
+    counted = dict[str, int]()
     for row in rows:
         of_key = {"key": row.key, "destination": row.destination, "position": row.position}
-        ahead = connection.execute(statements.count_ahead(), of_key | {"limit": COUNTED + 1}).scalar_one()
-        before = (statements.first_ready_before(), statements.first_held_before(), statements.parking())
+        ahead = counted.get(row.destination, 0)
+        if ahead <= COUNTED:  # else the rows behind it have as many ahead
+            ahead = connection.execute(sql.trace.count_ahead(), of_key | {"limit": COUNTED + 1}).scalar_one()
+            counted[row.destination] = ahead
+        before = (
+            sql.trace.first_ready_before(),
+            sql.trace.first_held_before(),
+            sql.trace.parking(),
+        )
         ready, held, parking = (
             connection.execute(statement, of_key).one_or_none() if row.key is not None else None for statement in before
         )

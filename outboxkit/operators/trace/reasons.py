@@ -6,13 +6,14 @@ from datetime import datetime
 from typing import Any
 
 from outboxkit.brokers import Verdict
-from outboxkit.database.session_names import RELAY
+from outboxkit.database.session_names import RELAY_SESSION
 from outboxkit.errors.failures import printable
-from outboxkit.errors.wording import COUNTED, Count, in_utc, many, shell_word
+from outboxkit.errors.figures import counted, in_utc, many, shell_word
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.findings import LIMITS, commands_of, steps_of
 from outboxkit.operators.trace.reading import DatabaseRows, Surroundings
 from outboxkit.runtime.known_handlers import KnownHandler, consume_command
+from outboxkit.runtime.workers import RELAY as RELAY_KIND
 from outboxkit.tables import PARKED
 
 NAMES = 120
@@ -25,9 +26,8 @@ class Explanation:
     """A sentence about the state of a message.
 
     Attributes:
-        kind: one of `IN_OUTBOX`, or `dead`, `ambiguous`, `started`, `not handled`, `younger`, `handled`, `discarded`,
-            `replayed`.
-        text: the sentence.
+        kind: one of `IN_OUTBOX`, or `dead`, `ambiguous`, `retried`, `started`, `not handled`, `younger`, `handled`,
+            `discarded`, `replayed`.
         cure: commands, or what to do; empty if nothing is to be done.
         database: the database whose tables say so.
     """
@@ -76,7 +76,7 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
         return "delayed", f"{why} due at {in_utc(row.due_at)}", ()
     if row.due_at is None and around.ready is not None:
         return _behind(key, around.ready)
-    count, verb = Count(around.ahead, at_least=around.ahead > COUNTED), "is" if around.ahead == 1 else "are"
+    count, verb = counted(around.ahead), "is" if around.ahead == 1 else "are"
     before = f"{many(count, 'message')} to {legible(row.destination)} {verb} before it"
     ahead = before if around.ahead else "it is the next one"
     if is_alone:
@@ -89,7 +89,7 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
 
 def _locked(lock: Any, relay: str, now: datetime) -> tuple[str, str, tuple[str, ...]]:
     since = f", since {in_utc(lock.since)}" if lock.since is not None else ""
-    if (lock.name or "").startswith(RELAY):
+    if (lock.name or "").startswith(RELAY_SESSION):
         cure = steps_of("relay-stuck", relay=relay) if _is_long(lock.since, now) else ()
         return "locked", f"a relay has it in hand: session {lock.pid}{since}", cure
     text = f"session {lock.pid} ({legible(lock.name)}) has locked its row{since}, and relays skip it until that ends"
@@ -138,7 +138,11 @@ def _binding(letter: Any, queues: Collection[str]) -> tuple[str, ...]:
 
 
 def of_crashes(record: Any, database: DatabaseRows) -> Explanation:
-    """The reason of a crash record."""
+    """The reason of a message that is tried again, or of a crash record."""
+    if record.error is not None:
+        failed = f"attempt {record.attempt} failed in queue {legible(record.queue)}{by_handler(record)}"
+        text = f"{failed}, and the next one is due at {in_utc(record.next_at)}: {legible(record.error)}"
+        return Explanation("retried", text, (), database.name)
     text = f"the consumer of queue {legible(record.queue)} keeps an order, and tries it again after {record.failures} "
     text += "failures"
     if record.starts:
@@ -146,6 +150,11 @@ def of_crashes(record: Any, database: DatabaseRows) -> Explanation:
         text = f"the consumer of queue {legible(record.queue)} started it {times} without an end: it runs now, or its "
         text += "process ended"
     return Explanation("started", text, (), database.name)
+
+
+def by_handler(record: Any) -> str:
+    """The handlers that failed, behind a comma; nothing if none did."""
+    return f", handler {legible(record.handler)}" if record.handler else ""
 
 
 def of_payloads(count: int, payloads: int, database: DatabaseRows) -> Explanation:
@@ -183,6 +192,8 @@ def not_handled(
         f"not handled by {', '.join(map(_named, there))}. It is in the queue, is being handled at this moment, or "
         f"waits there for its next attempt{unbound}"
     )
+    exchanges = {each.exchange for each in database.workers if each.kind == RELAY_KIND and each.exchange is not None}
+    text += f"; relays publish to the exchanges {', '.join(sorted(exchanges))}" if len(exchanges) > 1 else ""
     queues = sorted({each.queue for each in there})
     blockers = [one for one in database.blockers if any(one.blocks_queue(queue) for queue in queues)]
     text = "; ".join([text, *map(str, blockers)])

@@ -1,28 +1,30 @@
 """The admin port: metrics and health of a worker over HTTP, in threads of its own.
 
-`pages` decides what is told, `port` is the server. A worker tells its state as a `health.Health`.
+`pages` decides what an answer says, `port` is the server. A worker gives its state as a `health.Health`.
 """
 
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.runtime import logs
-from outboxkit.runtime.admin.pages import Facts, Heartbeat, Worker, pages_of
-from outboxkit.runtime.admin.port import BACKLOG, AdminPort
+from outboxkit.runtime.admin.pages import Heartbeat, Worker, pages_of
+from outboxkit.runtime.admin.port import BACKLOG, AdminPort, MakePage
+from outboxkit.runtime.admin.processes import Process, pages_of_processes
 from outboxkit.runtime.process import LEAVING
+from outboxkit.runtime.supervised import supervised
 from outboxkit.runtime.urls import ListenAddress
 from outboxkit.telemetry import scrape
 
 if TYPE_CHECKING:
     from outboxkit.runtime.settings import Settings
 
-__all__ = ["AdminPort", "Worker", "serving"]
+__all__ = ["AdminPort", "Worker", "serving", "serving_processes"]
 
 
 @asynccontextmanager
@@ -37,20 +39,42 @@ async def serving(settings: "Settings", worker: Worker) -> AsyncIterator[ListenA
     if settings.admin_port is None:
         yield None
         return
-    from outboxkit.runtime.settings import without_secrets  # noqa: PLC0415 - pydantic, which a program imports when it runs
-
-    listening = _listen(settings.admin_port)
-    address = ListenAddress(*listening.getsockname()[:2])
+    of_supervisor = supervised()
+    listening = of_supervisor.admin if of_supervisor is not None else None
+    own = listening or _listen(settings.admin_port)
     heartbeat = Heartbeat(asyncio.get_running_loop())
-    facts = Facts(worker, heartbeat, _publish_limit(settings, worker), without_secrets(settings), _unmeasured())
-    port = AdminPort(listening, pages_of(facts))
+    pages = pages_of(worker, heartbeat, _publish_limit(settings, worker), _unmeasured())
     heartbeat.start()
+    try:
+        with _open(own, pages, is_told=listening is None) as address:
+            yield address
+    finally:
+        heartbeat.stop()
+
+
+@contextmanager
+def serving_processes(settings: "Settings", processes: Sequence[Process]) -> Iterator[None]:
+    """The admin port of a supervisor, which asks those of its processes, if the settings have one.
+
+    Raises:
+        ConfigurationError: as of `serving`.
+    """
+    if settings.admin_port is None:
+        yield
+        return
+    with _open(_listen(settings.admin_port), pages_of_processes(processes)):
+        yield
+
+
+@contextmanager
+def _open(listening: socket.socket, pages: Mapping[str, MakePage], *, is_told: bool = True) -> Iterator[ListenAddress]:
+    address, port = ListenAddress(*listening.getsockname()[:2]), AdminPort(listening, pages)
     port.start()
-    logs.logger().info("admin port open", address=str(address))
+    if is_told:
+        logs.logger().info("admin port open", address=str(address))
     try:
         yield address
     finally:
-        heartbeat.stop()
         port.stop()
 
 
@@ -80,6 +104,5 @@ def _unmeasured() -> str | None:
 
 def _publish_limit(settings: "Settings", worker: Worker) -> float:
     """The seconds after which a publish is stuck: twice its own limit, and time to leave a broker that is silent."""
-    publisher: Any = getattr(worker, "publisher", None)  # of a relay
-    limit: timedelta = settings.publish_timeout * (2 if publisher is not None and publisher.slow else 1)
+    limit: timedelta = settings.publish_timeout * (2 if worker.health().has_slow_publisher else 1)
     return (limit * 2 + LEAVING).total_seconds()

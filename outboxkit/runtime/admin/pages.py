@@ -1,18 +1,13 @@
-"""The pages of the admin port: whether the worker is live, whether it is ready, what it is, and its metrics."""
+"""The pages of the admin port: whether the worker is live, whether it is ready, and its metrics."""
 
 import asyncio
-import json
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
 
-from outboxkit import __version__, statements
+from outboxkit import statements
 from outboxkit.database import silence
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.errors.failures import first_line
@@ -95,58 +90,29 @@ class Shared(Generic[T]):
             return self._answer[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts about a process that the pages tell.
-
-    Attributes:
-        worker: the worker.
-        heartbeat: of the worker's event loop.
-        publish_limit: the seconds after which a call of the publisher is stuck.
-        settings: the settings without secrets.
-        unmeasured: the reason for which there are no metrics; None: there are.
-    """
-
-    worker: Worker
-    heartbeat: Heartbeat
-    publish_limit: float
-    settings: Mapping[str, object]
-    unmeasured: str | None
-
-
-def pages_of(facts: Facts) -> Mapping[str, MakePage]:
-    """The pages of a worker by their paths."""
-    database, started_at = Shared(lambda: _database_trouble(facts)), datetime.now(UTC)
-    scraped = Shared(_scrape)
+def pages_of(
+    worker: Worker, heartbeat: Heartbeat, publish_limit: float, unmeasured: str | None
+) -> Mapping[str, MakePage]:
+    """The pages of a worker by their paths. A call of the publisher is stuck after `publish_limit` seconds."""
+    database, scraped = Shared(lambda: _database_trouble(worker.engine, heartbeat)), Shared(_scrape)
 
     def live() -> Page:
-        trouble = why_stuck(facts.worker.health(), facts.heartbeat.age, facts.publish_limit)
+        trouble = why_stuck(worker.health(), heartbeat.age, publish_limit)
         return _verdict("live", [trouble] if trouble else [])
 
     def ready() -> Page:
-        health = facts.worker.health()
-        trouble = why_stuck(health, facts.heartbeat.age, facts.publish_limit)
+        health = worker.health()
+        trouble = why_stuck(health, heartbeat.age, publish_limit)
         servers = {"database": database(), **health.servers}
         lines = [f"{server}: {reason or 'connected'}" for server, reason in servers.items()]
         return _verdict("ready", ([trouble] if trouble else []) + lines, failed=bool(trouble or any(servers.values())))
 
-    def information() -> Page:
-        content = {
-            "outboxkit": __version__,
-            "worker": facts.worker.health().worker,
-            "python": platform.python_version(),
-            "pid": os.getpid(),
-            "started_at": started_at.isoformat(timespec="seconds"),
-            "settings": facts.settings,
-        }
-        return Page(HTTPStatus.OK, json.dumps(content, indent=2).encode() + b"\n", "application/json")
-
     def metrics() -> Page:
-        if facts.unmeasured is not None:
-            return text_page(HTTPStatus.NOT_IMPLEMENTED, facts.unmeasured)
+        if unmeasured is not None:
+            return text_page(HTTPStatus.NOT_IMPLEMENTED, unmeasured)
         return scraped()
 
-    return {"/metrics": metrics, "/livez": live, "/readyz": ready, "/info": information}
+    return {"/metrics": metrics, "/livez": live, "/readyz": ready}
 
 
 def why_stuck(health: Health, beat_age: float, publish_limit: float) -> str | None:
@@ -160,16 +126,16 @@ def why_stuck(health: Health, beat_age: float, publish_limit: float) -> str | No
     return None
 
 
-def _database_trouble(facts: Facts) -> str | None:
+def _database_trouble(engine: AsyncEngine, heartbeat: Heartbeat) -> str | None:
     """The reason for which the database cannot be used now; None: it answers. The worker's event loop asks it."""
-    engine, age = facts.worker.engine, facts.heartbeat.age
+    age = heartbeat.age
     if has_one_writer(engine.dialect.name):
         return None  # a file; and to ask it takes the lock of the one writer
     if age > LATE_SECONDS:
         return f"not asked: the event loop has not turned for {age:.0f} s"
     if silent := silence.longest():
         return f"a statement has got no answer for {silent:.0f} s"
-    answer = asyncio.run_coroutine_threadsafe(_ask(engine), facts.heartbeat.loop)
+    answer = asyncio.run_coroutine_threadsafe(_ask(engine), heartbeat.loop)
     try:
         answer.result(ASK_SECONDS)
     except TimeoutError:

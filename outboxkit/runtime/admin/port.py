@@ -1,6 +1,5 @@
 """The HTTP server of the admin port, in threads: it answers even if the worker's event loop hangs."""
 
-import re
 import socket
 import sys
 import threading
@@ -11,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,13 +28,7 @@ PLAIN = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The answer to a request.
-
-    Attributes:
-        status: the HTTP status.
-        body: its content.
-        content_type: the content's MIME type.
-    """
+    """The answer to a request."""
 
     status: HTTPStatus
     body: bytes
@@ -51,19 +43,8 @@ def text_page(status: HTTPStatus, *lines: str) -> Page:
 MakePage = Callable[[], Page]
 
 
-def is_own(named: str) -> bool:
-    """Whether a host, perhaps with a port, is this machine by an address or as `localhost`, which no DNS can change."""
-    host = re.sub(r":\d*$", "", named).strip("[]")
-    with suppress(ValueError):
-        return bool(ip_address(host))
-    return host.lower() in ("", "localhost")
-
-
 class AdminPort(ThreadingHTTPServer):
     """Answers requests for pages on a listening socket, from `start` until `stop`.
-
-    A socket that is open for this machine alone answers requests to an address or to `localhost`. A browser here could
-    be led to it by a name of a stranger's, whose page then reads the answer (DNS rebinding).
 
     Args:
         listening: the socket; `stop` closes it.
@@ -77,7 +58,6 @@ class AdminPort(ThreadingHTTPServer):
         self.socket.close()
         self.socket = listening
         self.pages = pages
-        self.is_local = ip_address(listening.getsockname()[0]).is_loopback
         self._open: OrderedDict[Any, None] = OrderedDict()
         self._thread = threading.Thread(
             target=self.serve_forever, args=(STOP_SECONDS,), name="outboxkit admin port", daemon=True
@@ -151,16 +131,10 @@ class _Request(BaseHTTPRequestHandler):
 
     def _page(self) -> Page:
         try:
-            target = urlsplit(self.path)
+            path = urlsplit(self.path).path
         except ValueError:
             return text_page(HTTPStatus.BAD_REQUEST, "an HTTP/1.1 request is accepted")
-        names = (target.netloc, *self.headers.get_all("Host", ()))
-        if self.server.is_local and not all(map(is_own, names)):
-            return text_page(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                "this port is open for its own machine alone: localhost or an IP address is accepted as the Host",
-            )
-        make = self.server.pages.get(target.path)
+        make = self.server.pages.get(path)
         if make is None:
             return text_page(HTTPStatus.NOT_FOUND, f"there are: {', '.join(self.server.pages)}")
         try:

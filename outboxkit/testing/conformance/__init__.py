@@ -24,6 +24,7 @@ _BOTH: tuple[Case, ...] = (
     publishing.one_id_twice_in_a_batch_has_two_receipts,
     publishing.a_large_batch_of_large_messages_arrives_whole,
     publishing.publishers_do_not_get_into_each_others_way,
+    publishing.a_connected_publisher_is_in_no_trouble,
     publishing.a_closed_publisher_can_connect_again,
 )
 CASES: tuple[Case, ...] = (
@@ -32,6 +33,7 @@ CASES: tuple[Case, ...] = (
     publishing.an_addressed_message_goes_to_its_queue_alone,
     publishing.every_queue_gets_its_copy,
     receiving.an_empty_queue_says_so,
+    receiving.one_that_waits_gets_what_comes_later,
     receiving.a_released_message_comes_again_as_the_same_attempt,
     receiving.what_is_not_acked_comes_again_after_a_disconnect,
     receiving.a_retried_message_comes_later_as_the_next_attempt,

@@ -99,6 +99,18 @@ async def publishers_do_not_get_into_each_others_way(target: Target) -> None:
             assert {message.id for message in await line.arrived(20)} == {message.id for message in batch}
 
 
+async def a_connected_publisher_is_in_no_trouble(target: Target) -> None:
+    """It names its place without a password, and what the log calls it."""
+    async with line_to(target) as line:
+        publisher = line.publisher
+        assert publisher.trouble is None
+        assert publisher.address
+        assert "@" not in publisher.address
+        assert publisher.system
+        assert publisher.peer in ("broker", "destination")
+        assert publisher.batch_limit is None or publisher.batch_limit > 0
+
+
 async def a_closed_publisher_can_connect_again(target: Target) -> None:
     """`connect` after `close` is a new beginning; `close` may be called twice."""
     async with line_to(target) as line:
@@ -111,12 +123,22 @@ async def a_closed_publisher_can_connect_again(target: Target) -> None:
 
 
 async def an_unroutable_message_is_no_confirmed_one(broker: BrokerUnderTest) -> None:
-    """A message that reaches no queue has its own verdict among others, even if one has the same id."""
+    """A message that reaches no queue has its own verdict among others, and its reason names the routing key.
+
+    So it is if another message of the batch has the same id, before it or behind it.
+    """
     async with Route(broker) as route:
         lost = route.failing()
         same_id = Message(id=lost.id, type=route.type, payload=b"2")
-        verdicts = await route.send(route.message(), lost, same_id, route.message())
-        assert verdicts == [Verdict.CONFIRMED, Verdict.UNROUTABLE, Verdict.CONFIRMED, Verdict.CONFIRMED]
+        for first, second in ((lost, same_id), (same_id, lost)):
+            sent = [route.message(), first, second, route.message()]
+            receipts = await route.publisher.publish(sent)
+            assert [receipt.verdict for receipt in receipts] == [
+                Verdict.UNROUTABLE if message is lost else Verdict.CONFIRMED for message in sent
+            ]
+            assert lost.routing_key in str(receipts[sent.index(lost)].reason)
+            arrived = [message.id for message in await route.arrived(3)]
+            assert sorted(arrived) == sorted(message.id for message in sent if message is not lost)
 
 
 async def an_addressed_message_goes_to_its_queue_alone(broker: BrokerUnderTest) -> None:

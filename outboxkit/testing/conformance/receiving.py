@@ -1,8 +1,9 @@
 """The promises of every broker's subscriber: cases of the suite."""
 
+import asyncio
 from datetime import UTC, datetime
 
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.message import Message
 from outboxkit.testing.conformance.routes import DELAYS, BrokerUnderTest, Route
 
@@ -16,6 +17,22 @@ async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:
         assert delivery is not None
         await delivery.ack()
         assert await route.subscriber.receive(wait=False) is None
+
+
+async def one_that_waits_gets_what_comes_later(broker: BrokerUnderTest) -> None:
+    """`receive()` waits for the next message. Meanwhile the subscriber is in no trouble, and hides its password."""
+    async with Route(broker) as route:
+        await route.subscriber.start_receiving()
+        waiting = asyncio.ensure_future(route.next())
+        done, _ = await asyncio.wait((waiting,), timeout=0.02)
+        assert not done, "there is nothing to receive yet"
+        assert route.subscriber.trouble is None
+        assert "@" not in route.subscriber.address
+        sent = route.message()
+        await route.send(sent)
+        delivery = await waiting
+        assert getattr(delivery.message, "id", None) == sent.id
+        await delivery.ack()
 
 
 async def a_released_message_comes_again_as_the_same_attempt(broker: BrokerUnderTest) -> None:
@@ -54,7 +71,7 @@ async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderT
         await route.send(sent)
         first = await route.next()
         assert await first.retry() == DELAYS[0]
-        assert await route.subscriber.postponed() == 1
+        assert await route.subscriber.waiting_retries() == 1
         second = await route.next()
         assert second.delivery_headers.attempt == 2
         assert second.message == first.message
@@ -64,7 +81,7 @@ async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderT
         third = await route.next()
         assert third.delivery_headers.attempt == 3
         await third.ack()
-        assert await route.subscriber.postponed() == 0
+        assert await route.subscriber.waiting_retries() == 0
 
 
 async def what_is_noted_on_a_message_travels_with_its_retries(broker: BrokerUnderTest) -> None:

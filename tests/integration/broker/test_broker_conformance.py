@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Reject, event, ids, inbox_handler, upcast
 from outboxkit.brokers import Publisher, Receipt, Subscriber
-from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.codec.payloads import encode
+from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
 from outboxkit.message import Message
 from outboxkit.testing import conformance

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, Reject, inbox_handler, outbox, tables
 from outboxkit.brokers import Verdict
-from outboxkit.brokers.direct import DirectPublisher
+from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
 from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.relay import Drained, Relay, RelayPolicy
@@ -132,7 +132,7 @@ async def test_what_fails_again_and_again_is_a_dead_letter_and_can_be_replayed(
     assert letter.error == "rejected: Broken: RuntimeError: never"
     assert done(engine) == [("billed", 1), ("filed", 1)]
 
-    await DeadLetters(async_engine).replay(Selection(), asyncio.Event(), Resolved())
+    await DeadLetters(async_engine).resolve("replayed", Selection(), asyncio.Event(), Resolved())
     await drained(made(bill, repaired, file))
     handled = [(what, number) for number in (1, 2) for what in ("billed", "repaired", "filed")]
     assert Counter(done(engine)) == Counter(handled)

@@ -8,10 +8,10 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.retries import RECONNECT_SECONDS, RetryPublisher
+from outboxkit.brokers.rabbitmq.retries import OLD_CONNECTION_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
@@ -51,7 +51,7 @@ async def test_copies_wait_for_room_and_then_are_there_once_each(
 
     await asyncio.gather(*(put(f"filler {number}", number) for number in range(COUNT)))
     assert copies._channel is not None
-    copies._opened_at -= 2 * RECONNECT_SECONDS  # so that the first nack replaces the connection
+    copies._opened_at -= 2 * OLD_CONNECTION_SECONDS  # so that the first nack replaces the connection
     with capture_logs() as logs:
         waiting = [put(name(number), number) for number in range(COUNT)]
         await eventually_async(lambda: asyncio.sleep(0, bool(logs)))

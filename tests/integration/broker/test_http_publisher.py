@@ -1,52 +1,17 @@
 """What the HTTP publisher puts on the wire, and its receipts, at a real server that can be told to do anything."""
 
 import json
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from outboxkit import BrokerUnavailable, Message, ids
+from outboxkit import BrokerUnavailable
 from outboxkit.brokers import CONFIRMED, Answer, Receipt
-from outboxkit.brokers.http import HttpPublisher, request
+from tests.integration.broker.publishing import Make, made, publish, verdicts
 from tests.support.http_destination import Destination, Say, say
 
 CREATED = datetime(2026, 3, 4, 5, 6, 7, 890_000, tzinfo=UTC)
-Make = Callable[..., HttpPublisher]
-
-
-@pytest.fixture
-async def destination() -> AsyncIterator[Destination]:
-    async with Destination() as made:
-        yield made
-
-
-@pytest.fixture
-async def make(destination: Destination) -> AsyncIterator[Make]:
-    """Makes connected publishers, and closes them."""
-    publishers: list[HttpPublisher] = []
-
-    def connected(**more: Any) -> HttpPublisher:
-        publishers.append(HttpPublisher(more.pop("url", destination.url), **more))
-        return publishers[-1]
-
-    yield connected
-    for each in publishers:
-        await each.close()
-
-
-async def publish(publisher: HttpPublisher, *messages: Message) -> list[Receipt]:
-    await publisher.connect()
-    return list(await publisher.publish(messages))
-
-
-def made(id_: str = "1", **more: Any) -> Message:
-    return Message(**{"id": id_, "type": "ChargeCard", "payload": b"{}", **more})
-
-
-def verdicts(receipts: list[Receipt]) -> list[str]:
-    return [str(receipt.verdict) for receipt in receipts]
 
 
 async def test_a_message_is_one_post_with_everything_about_it(make: Make, destination: Destination):
@@ -120,51 +85,6 @@ async def test_every_message_goes_to_the_one_url(make: Make, destination: Destin
 
 
 @pytest.mark.parametrize(
-    ("id_", "sent"),
-    [
-        ("0196-7d", '"0196-7d"'),
-        ('a"b\\c', '"a\\"b\\\\c"'),
-        ("order 7", '"order%207"'),
-        ("Zoë\t100%", '"Zo%C3%AB%09100%25"'),
-        ("é" * 127, f'"{ids.derive("idempotency-key", "é" * 127)}"'),
-    ],
-)
-async def test_any_id_is_a_key(make: Make, destination: Destination, id_: str, sent: str):
-    assert await publish(make(), made(id_)) == [CONFIRMED]
-    assert destination.calls[0].header("idempotency-key") == sent
-
-
-async def test_cloudevents_and_a_signature_on_request(make: Make, destination: Destination):
-    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    publisher = make(cloudevents="binary", source="/shop/Zoë", secret=secret, authorization="Bearer abc")
-    assert await publish(publisher, made("a.b", type="Card charged", created_at=CREATED)) == [CONFIRMED]
-    (call,) = destination.calls
-    headers = {name: value for name, value in call.headers if name.startswith("ce-")}
-    assert headers == {
-        "ce-specversion": "1.0",
-        "ce-id": "a.b",
-        "ce-type": "Card%20charged",
-        "ce-source": "/shop/Zo%C3%AB",
-        "ce-time": "2026-03-04T05:06:07.890000Z",
-        "ce-outboxkitid": "a.b",
-    }
-    assert call.header("authorization") == "Bearer abc"
-    assert call.header("webhook-id") == "a%2Eb"
-    signed_at = datetime.fromtimestamp(int(str(call.header("webhook-timestamp"))), UTC)
-    assert abs(signed_at - datetime.now(UTC)) < timedelta(minutes=5)
-    expected = request.signature_headers(request.signing_key(secret), id="a.b", body=call.body, now=signed_at)
-    assert call.header("webhook-signature") == expected["webhook-signature"]
-
-
-async def test_user_and_password_of_the_url_are_sent_as_authorization_only(make: Make, destination: Destination):
-    url = destination.url.replace("localhost", "us%40er:p%2Fw@localhost")
-    assert await publish(make(url=url), made()) == [CONFIRMED]
-    (call,) = destination.calls
-    assert call.header("authorization") == "Basic dXNAZXI6cC93"
-    assert (call.target, call.header("host")) == ("/hooks?of=shop", f"localhost:{destination.port}")
-
-
-@pytest.mark.parametrize(
     ("said", "receipt"),
     [
         (say(200, b'{"ok":1}', content_type="application/json; charset=utf-8"), ("confirmed", None, None, False)),
@@ -204,15 +124,6 @@ async def test_an_answer_is_kept_up_to_its_limit(make: Make, destination: Destin
     assert (packed.verdict, packed.answer) == (CONFIRMED.verdict, None)
     assert "an encoding that was not asked for" in str(packed.reason)
     assert "accept-encoding" in dict(destination.calls[0].headers)
-
-
-async def test_an_endless_answer_is_not_read_to_its_end(make: Make, destination: Destination):
-    destination.answer = lambda _: Say(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000)
-    (receipt,) = await publish(make(max_answer=1000), made())
-    assert receipt.reason == "its answer is longer than 1000 bytes and was not kept"
-    destination.answer = lambda _: Say(b"HTTP/1.1 500 No\r\n\r\n" + b"y" * 100_000)
-    (receipt,) = await publish(make(), made())
-    assert receipt.reason == "500 Internal Server Error"
 
 
 async def test_no_secret_is_shown(make: Make, destination: Destination, caplog: pytest.LogCaptureFixture):

@@ -3,7 +3,7 @@
 import asyncio
 import html
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote
@@ -12,48 +12,10 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from outboxkit import Message
-from outboxkit.brokers import Receipt
-from outboxkit.brokers.http import HttpPublisher
+from tests.integration.broker.publishing import Make, made, publish, verdicts
 from tests.support.http_destination import Destination, Say, say
 
-Make = Callable[..., HttpPublisher]
-
-
-@pytest.fixture
-async def destination() -> AsyncIterator[Destination]:
-    async with Destination() as made:
-        yield made
-
-
-@pytest.fixture
-async def make(destination: Destination) -> AsyncIterator[Make]:
-    """Makes connected publishers, and closes them."""
-    publishers: list[HttpPublisher] = []
-
-    def connected(**more: Any) -> HttpPublisher:
-        publishers.append(HttpPublisher(more.pop("url", destination.url), **more))
-        return publishers[-1]
-
-    yield connected
-    for each in publishers:
-        await each.close()
-
-
-async def publish(publisher: HttpPublisher, *messages: Message) -> list[Receipt]:
-    await publisher.connect()
-    return list(await publisher.publish(messages))
-
-
-def made(id_: str = "1", **more: Any) -> Message:
-    return Message(**{"id": id_, "type": "ChargeCard", "payload": b"{}", **more})
-
-
-def verdicts(receipts: list[Receipt]) -> list[str]:
-    return [str(receipt.verdict) for receipt in receipts]
-
-
-NUMBERED = "/services/T00000000/B1/SECRET-TOKEN/é?token=QUERY/SECRET&of=shop"
+NUMBERED = "/services/T00000000/B1/SECRET-TOKEN/%C3%A9?token=QUERY/SECRET&of=shop"
 
 
 def echoes(target: str) -> list[Say]:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -39,12 +38,6 @@ class ChargeCard:
 @dataclass(frozen=True)
 class TellPartner:
     order_id: int
-
-
-@pytest.fixture
-async def destination() -> AsyncIterator[Destination]:
-    async with Destination() as made:
-        yield made
 
 
 def relay(engine: AsyncEngine, publisher: HttpPublisher, policy: RelayPolicy = PATIENT) -> Relay:

@@ -2,40 +2,18 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers import Verdict
 from outboxkit.brokers.http import HttpPublisher
+from tests.integration.broker.publishing import made, publish, verdicts
 from tests.support.http_destination import DROP, Call, Destination, Say, ok, say
-from tests.support.night import by_night
 
 SHORT = timedelta(seconds=1)
 """Enough for what a machine under load does at once, and not too long for what never happens."""
-
-
-@pytest.fixture
-async def destination() -> AsyncIterator[Destination]:
-    async with Destination() as made:
-        yield made
-
-
-def made(id_: object, **more: Any) -> Message:
-    return Message(**{"id": str(id_), "type": "ChargeCard", "payload": b"{}", **more})
-
-
-async def publish(publisher: HttpPublisher, *messages: Message) -> list[Receipt]:
-    await publisher.connect()
-    return list(await publisher.publish(messages))
-
-
-def verdicts(receipts: list[Receipt]) -> list[str]:
-    return [str(receipt.verdict) for receipt in receipts]
 
 
 class Barrier:
@@ -86,15 +64,6 @@ async def test_a_key_is_one_after_the_other_and_a_failure_holds_the_rest_of_it(d
     assert destination.most_at_once > 1
 
 
-async def test_a_postponed_message_and_a_lost_one_hold_their_keys_as_well(destination: Destination):
-    destination.answer = lambda call: {"1": say(503), "3": DROP}.get(str(call.key), say())
-    publisher = HttpPublisher(destination.url)
-    batch = [made(1, key="a"), made(2, key="a"), made(3, key="b"), made(4, key="b"), made(5, key="c")]
-    assert verdicts(await publish(publisher, *batch)) == ["postponed", "not sent", "rejected", "not sent", "confirmed"]
-    await publisher.close()
-    assert sorted(map(str, destination.keys)) == ["1", "3", "5"]
-
-
 async def never(_: Call) -> Say:
     await asyncio.Event().wait()
     return DROP
@@ -111,21 +80,6 @@ async def test_who_answers_nobody_blames_nobody(destination: Destination):
     publisher = HttpPublisher(destination.url, timeout=timedelta(seconds=30), concurrency=2)
     destination.answer = lambda _: DROP
     assert set(verdicts(await publish(publisher, *map(made, range(5))))) == {"unknown"}
-    await publisher.close()
-
-
-async def test_a_message_that_gets_no_answer_is_to_blame_where_others_do(destination: Destination):
-    async def answer(call: Call) -> Say:
-        return await never(call) if call.key in ("0", "1") else say(500)
-
-    destination.answer = answer
-    publisher = HttpPublisher(destination.url, timeout=SHORT, concurrency=2)
-    batch = [*map(made, range(4))]
-    assert verdicts(await publish(publisher, *batch)) == ["unknown", "unknown", "not sent", "not sent"], (
-        "they take every request"
-    )
-    assert verdicts(await publish(publisher, *batch)) == ["rejected"] * 4, "the second time they go last"
-    assert {"2", "3"} <= set(destination.keys)
     await publisher.close()
 
 
@@ -194,42 +148,6 @@ async def test_a_connection_that_ends_under_a_request_is_tried_anew_once(destina
     await publisher.close()
 
 
-async def test_an_answer_lost_behind_a_call_is_asked_for_again_under_its_key(destination: Destination):
-    charged: Counter[str | None] = Counter()
-
-    def answer(call: Call) -> Say:
-        charged[call.key] += call.key not in charged
-        return DROP if destination.keys.count(call.key) == 1 else say(200, b'{"charged":true}')
-
-    destination.answer = answer
-    publisher = HttpPublisher(destination.url)
-    assert verdicts(await publish(publisher, made(1), made(2))) == ["unknown", "unknown"]
-    receipts = await publish(publisher, made(1), made(2))
-    await publisher.close()
-    assert [receipt.answer and receipt.answer.payload for receipt in receipts] == [b'{"charged":true}'] * 2
-    assert set(charged.values()) == {1}
-
-
-async def test_who_goes_away_in_the_middle_of_a_batch(destination: Destination):
-    async def answer(call: Call) -> Say:
-        if call.key == "2":
-            assert destination._server is not None
-            destination._server.close()
-            return say(hang_up=True)
-        return say()
-
-    destination.answer = answer
-    publisher = HttpPublisher(destination.url, concurrency=1)
-    receipts = await publish(publisher, *map(made, range(6)))
-    assert verdicts(receipts) == ["confirmed"] * 3 + ["unknown", "not sent", "not sent"]
-    with pytest.raises(BrokerUnavailable):
-        await publish(publisher, made(3))
-    await publisher.close()
-
-
-MESSAGES = by_night(2000, else_=300)
-
-
 async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: Destination):
     destination.answer = never
     publisher = HttpPublisher(destination.url)
@@ -242,12 +160,4 @@ async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: De
         await publishing
     destination.answer = ok
     assert verdicts(await publish(publisher, made(1))) == ["confirmed"]
-    await publisher.close()
-
-
-async def test_a_sender_that_is_refused_again_behind_a_confirmed_message_hears_of_that(destination: Destination):
-    publisher = HttpPublisher(destination.url, concurrency=1)
-    destination.answer = lambda call: say(200 if call.key == "2" else 401)
-    await publish(publisher, made(1))
-    assert verdicts(await publish(publisher, made(2), made(3)))[0] == "confirmed"
     await publisher.close()

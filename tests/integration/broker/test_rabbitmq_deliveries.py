@@ -1,7 +1,6 @@
 """Deliveries as our own code reads and settles them, on a real broker: foreign ones, large ones, and losses."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from pamqp import commands, frame
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.codec.envelopes.envelope import Malformed
-from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually, eventually_async
 
@@ -18,20 +16,6 @@ NESTED: Any = [1]
 for _ in range(100):
     NESTED = [NESTED]
 GOOD = {"message_id": "good", "type": "OrderConfirmed"}
-
-
-@pytest.fixture
-async def subscriber(broker: PlainClient) -> AsyncIterator[RabbitSubscriber]:
-    made = subscriber_of(broker)
-    await made.connect()
-    yield made
-    await made.close()
-
-
-def subscriber_of(broker: PlainClient, **options: Any) -> RabbitSubscriber:
-    return RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"], delays=DELAYS, **options
-    )
 
 
 @pytest.mark.parametrize("wait", [True, False], ids=["pushed", "asked"])
@@ -73,24 +57,6 @@ async def test_what_was_acked_leaves_before_the_connection_does(broker: PlainCli
     assert eventually(broker.depth, lambda depth: depth == 200) == 200
 
 
-async def test_acks_out_of_order_leave_what_is_still_handled_to_the_broker(
-    broker: PlainClient, subscriber: RabbitSubscriber
-):
-    for number in range(20):
-        broker.publish(b"{}", topic="OrderConfirmed", message_id=str(number), type="OrderConfirmed")
-    found = [await subscriber.receive() for _ in range(20)]
-    for delivery in found[::-1]:
-        assert delivery is not None
-        assert isinstance(delivery.message, Message)
-        if int(delivery.message.id) % 3:
-            await delivery.ack()
-            await asyncio.sleep(0)
-    await subscriber.close()
-    await eventually_async(lambda: asyncio.to_thread(broker.depth), lambda depth: depth == 7)
-    left = {received.properties.message_id for received in broker.take_all()}
-    assert left == {str(number) for number in range(20) if number % 3 == 0}
-
-
 async def test_bodies_larger_than_a_frame_arrive_whole_pushed_and_asked(
     broker: PlainClient, subscriber: RabbitSubscriber
 ):
@@ -101,20 +67,6 @@ async def test_bodies_larger_than_a_frame_arrive_whole_pushed_and_asked(
             assert delivery is not None
             assert delivery.message.payload == b"x" * size
             await delivery.ack()
-
-
-async def test_a_question_that_was_left_in_the_middle_loses_nothing(broker: PlainClient, subscriber: RabbitSubscriber):
-    broker.publish(b"{}", topic="OrderConfirmed", **GOOD)
-    asking = asyncio.create_task(subscriber.receive(wait=False))
-    await asyncio.sleep(0)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    delivery = await subscriber.receive(wait=False)
-    assert delivery is not None
-    await delivery.ack()
-    await subscriber.close()
-    assert broker.depth() == 0
 
 
 async def test_a_channel_that_the_broker_closes_is_a_broker_away(broker: PlainClient, subscriber: RabbitSubscriber):

@@ -1,37 +1,20 @@
 """What the subscriber makes of messages from any client; its queues, and its retry steps."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
 from outboxkit import BrokerUnavailable, ConfigurationError, Message
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.topology import declarations
-from outboxkit.codec.envelopes.envelope import Malformed
+from tests.integration.broker.publishing import subscriber_of
 from tests.support.delays import DELAYS, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually, eventually_async
 
 SENT = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
-
-
-@pytest.fixture
-async def subscriber(broker: PlainClient) -> AsyncIterator[RabbitSubscriber]:
-    made = subscriber_of(broker)
-    await made.connect()
-    yield made
-    await made.close()
-
-
-def subscriber_of(broker: PlainClient, **options: Any) -> RabbitSubscriber:
-    return RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"], delays=DELAYS, **options
-    )
 
 
 async def test_a_foreign_message_arrives_as_it_was_sent(subscriber: RabbitSubscriber, broker: PlainClient):
@@ -64,42 +47,6 @@ async def test_a_foreign_message_arrives_as_it_was_sent(subscriber: RabbitSubscr
     assert eventually(broker.depth, lambda depth: depth == 0) == 0
 
 
-@pytest.mark.parametrize(
-    ("properties", "reason"),
-    [
-        ({"type": "OrderConfirmed"}, "the message has no message_id"),
-        ({"message_id": "1"}, "the message has no type"),
-        ({"message_id": "", "type": "OrderConfirmed"}, "the message has no message_id"),
-        ({"message_id": "a\0b", "type": "OrderConfirmed"}, "NUL"),
-    ],
-    ids=["no id", "no type", "empty id", "NUL"],
-)
-async def test_what_is_no_message_says_why(
-    subscriber: RabbitSubscriber, broker: PlainClient, properties: dict[str, str], reason: str
-):
-    broker.publish(b"body", topic="OrderConfirmed", **properties)
-    delivery = await subscriber.receive()
-    assert delivery is not None
-    assert isinstance(delivery.message, Malformed)
-    assert reason in delivery.message.reason
-    assert delivery.message.body == b"body"
-
-
-async def test_headers_that_only_a_broker_or_a_foreigner_would_write(subscriber: RabbitSubscriber, broker: PlainClient):
-    broker.publish(
-        b"{}",
-        topic="OrderConfirmed",
-        message_id="1",
-        type="OrderConfirmed",
-        headers={"outboxkit-attempt": "many", "outboxkit-key": 5, "x-death": [{"count": 1}], "deep": {"a": [1, 2]}},
-    )
-    delivery = await subscriber.receive()
-    assert delivery is not None
-    assert isinstance(delivery.message, Message)
-    assert (delivery.delivery_headers.attempt, delivery.message.key) == (1, None)
-    assert dict(delivery.message.headers) == {"deep": {"a": [1, 2]}}
-
-
 async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
     subscriber: RabbitSubscriber, broker: PlainClient
 ):
@@ -118,7 +65,7 @@ async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
     assert second is not None
     assert (second.delivery_headers.attempt, second.message) == (2, first.message)
     assert await second.retry(timedelta(days=1)) == DELAYS[-1]
-    assert await subscriber.postponed() == 1
+    assert await subscriber.waiting_retries() == 1
     waiting = broker.take(WAITING[-1])
     assert waiting is not None
     assert waiting.properties.headers["outboxkit-attempt"] == 3
@@ -128,30 +75,11 @@ async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
     assert broker.depth() == 0
 
 
-async def test_an_expiry_does_not_cut_the_wait_short(subscriber: RabbitSubscriber, broker: PlainClient):
-    broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed", expiration="60000")
-    delivery = await subscriber.receive()
-    assert delivery is not None
-    await delivery.retry(timedelta(days=1))
-    waiting = broker.take(WAITING[-1])
-    assert waiting is not None
-    assert waiting.properties.expiration is None
-
-
 async def test_what_the_broker_drops_by_a_limit_of_its_own_is_kept(subscriber: RabbitSubscriber, broker: PlainClient):
     broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed", expiration="1")
     dead = await eventually_async(lambda: asyncio.to_thread(broker.take, f"{broker.queue}.dead"))
     assert dead is not None
     assert dead.properties.message_id == "1"
-
-
-@pytest.mark.parametrize("suffix", ["", ".dead"])
-async def test_a_queue_with_other_arguments_is_a_configuration_error(broker: PlainClient, suffix: str):
-    broker.bind(queue=broker.queue + suffix, arguments={"x-queue-type": "classic"})
-    other = subscriber_of(broker)
-    with pytest.raises(ConfigurationError, match=rf"{broker.queue}.* other arguments"):
-        await other.connect()
-    await other.close()
 
 
 async def test_what_the_broker_will_never_declare_is_a_configuration_error(broker: PlainClient):
@@ -173,17 +101,6 @@ async def test_what_the_broker_will_never_declare_is_a_configuration_error(broke
     with pytest.raises(ConfigurationError, match=other_kind):
         await publisher.connect()
     await publisher.close()
-
-
-async def test_a_queue_that_is_deleted_is_declared_again(subscriber: RabbitSubscriber, broker: PlainClient):
-    waiting = asyncio.create_task(subscriber.receive())
-    await eventually_async(lambda: asyncio.to_thread(broker.consumers))
-    broker.delete_queue()
-    with pytest.raises(BrokerUnavailable):
-        await waiting
-    await subscriber.connect()
-    broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
-    assert await subscriber.receive() is not None
 
 
 async def test_a_queue_that_is_deleted_and_made_again_at_once(
@@ -262,11 +179,3 @@ async def test_prefetch_bounds_what_is_pushed_ahead(broker: PlainClient):
     assert eventually(broker.depth, lambda depth: depth == 3) == 3
     await limited.close()
     assert eventually(broker.depth, lambda depth: depth == 5) == 5
-
-
-async def test_an_unreachable_broker_is_away_and_its_password_is_not_shown(broker: PlainClient):
-    url = make_url(broker.url).set(password="hunter2").render_as_string(hide_password=False)
-    away = RabbitSubscriber(url, "queue", exchange="exchange", topics=["t"])
-    with pytest.raises(BrokerUnavailable) as raised:
-        await away.connect()
-    assert "hunter2" not in str(raised.value)

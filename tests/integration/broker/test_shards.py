@@ -5,9 +5,10 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, inbox
-from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove, shards
+from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
 from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
 from outboxkit.consumer import ShardedConsumer
 from outboxkit.message import Message
@@ -17,7 +18,7 @@ from outboxkit.runtime.sources import Shards
 from outboxkit.tables import shard_member, sharding
 from tests.acceptance import shop
 from tests.support.delays import DELAYS
-from tests.support.plain_client import PlainClient
+from tests.support.plain_client import PlainClient, keyed
 
 
 def move_of(broker: PlainClient) -> ShardMove:
@@ -26,8 +27,7 @@ def move_of(broker: PlainClient) -> ShardMove:
 
 def publish(broker: PlainClient, keys: int, prefix: str = "") -> None:
     for number in range(keys):
-        headers = {"outboxkit-key": f"k{number}"}
-        broker.publish(b"{}", topic="T", message_id=f"{prefix}{number}", type="T", headers=headers)
+        broker.publish(b"{}", topic="T", message_id=f"{prefix}{number}", type="T", headers=keyed(f"k{number}"))
 
 
 def key_of(delivery: RabbitDelivery) -> str:
@@ -36,7 +36,7 @@ def key_of(delivery: RabbitDelivery) -> str:
 
 
 async def moved(broker: PlainClient, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
-    old = await move_of(broker).begin(before, after)
+    old = await move_of(broker).begin(before, after, move)
     await move_of(broker).mark(after, old, move)
     return old
 
@@ -59,21 +59,34 @@ async def received(broker: PlainClient, queue: str, shards: Shards, *, move: int
     if move is not None:
         assert subscriber.keys_left(move) == ()
         assert subscriber.keys_left(move + 1) is None
-    subscriber.forget_markers(move or 0)
+    subscriber.follow(move or 0, is_settled=True)
     await subscriber.close()
     return ids
 
 
-async def test_keys_are_divided_among_the_shards_and_each_stays_in_its_own(broker: PlainClient):
+async def test_the_shard_of_a_message_follows_from_its_key_alone(broker: PlainClient):
+    """Whatever the order in which the broker comes to know of the shards, as when it starts."""
     three = Shards(broker.queue, 3)
     assert await moved(broker, Shards(broker.queue, 1), three, 1) == ()
+    for name in three.names[:2]:
+        broker.delete_queue(name)
+    await move_of(broker).bind(three)
     publish(broker, 60)
-    first = [await received(broker, name, three) for name in three.names]
-    assert sum(map(len, first)) == 60
-    assert all(len(ids) > 5 for ids in first)
-    publish(broker, 60)
-    assert [await received(broker, name, three) for name in three.names] == first
+    buckets = {str(number): int(keyed(f"k{number}")["outboxkit-bucket"]) for number in range(60)}
+    shards = [await received(broker, name, three) for name in three.names]
+    assert shards == [{id_ for id_, bucket in buckets.items() if bucket % 3 == shard} for shard in range(3)]
+    assert all(len(ids) > 5 for ids in shards)
     assert await received(broker, broker.queue, three) == set()
+
+
+@pytest.mark.parametrize("headers", [None, {"outboxkit-key": "k"}, {"outboxkit-bucket": "12"}, {"outboxkit-bucket": 2}])
+async def test_messages_without_a_bucket_come_to_the_first_shard(
+    broker: PlainClient, headers: dict[str, object] | None
+):
+    three = Shards(broker.queue, 3)
+    await move_of(broker).bind(three)
+    broker.publish(b"{}", topic="T", message_id="1", type="T", headers=headers)
+    assert await received(broker, three.names[0], three) == {"1"}
 
 
 async def test_a_move_leaves_what_has_arrived_where_it_is_and_sends_the_rest_to_the_new_shards(broker: PlainClient):
@@ -116,6 +129,65 @@ async def test_an_old_shard_is_not_drained_while_another_consumer_holds_messages
     await second.close()
 
 
+async def test_a_consumer_that_missed_changes_waits_in_front_of_what_came_after_them(broker: PlainClient):
+    """It cannot know which keys of a queue that is a new shard again wait for old shards of meanwhile."""
+    two, three = Shards(broker.queue, 2), Shards(broker.queue, 3)
+    await moved(broker, two, three, 1)
+    await moved(broker, three, two, 2)
+    for name in three.names:
+        await received(broker, name, two, move=2)
+    late = RabbitSubscriber(
+        broker.url, three.names[0], exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=three
+    )
+    late.follow(1, is_settled=True)
+    await late.connect()
+    await moved(broker, two, three, 3)
+    publish(broker, 20)
+    assert await late.receive(wait=False) is None
+    late.follow(2, is_settled=True)
+    assert await late.receive(wait=False) is None
+    late.follow(3, is_settled=True)
+    delivery = await late.receive(wait=False)
+    assert delivery is not None
+    await late.close()
+
+
+async def test_a_process_that_does_not_know_of_a_change_waits_after_one_that_does(broker: PlainClient):
+    """It may get the queue from that one while the change goes on, and does not know which keys wait for old shards."""
+    one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
+    await moved(broker, one, two, 1)
+    publish(broker, 20)
+    options = {"exchange": broker.exchange, "topics": ["T"], "delays": DELAYS, "ordered": True, "shards": two}
+    for move, is_settled, is_there in ((1, False, True), (0, True, False), (1, True, True), (0, True, True)):
+        subscriber = RabbitSubscriber(broker.url, two.names[0], **options)
+        subscriber.follow(move, is_settled=is_settled)
+        await subscriber.connect()
+        assert (await subscriber.receive(wait=False) is not None) == is_there
+        subscriber.follow(move, is_settled=is_settled)
+        await subscriber.close()
+
+
+async def test_a_marker_of_a_change_that_the_database_does_not_know_stops_no_shard(broker: PlainClient):
+    """Any client may publish one. A change is written before its marker is sent: the next agreement would know it."""
+    two = Shards(broker.queue, 2)
+    await move_of(broker).bind(two)
+    broker.publish(b"", queue=two.names[0], message_id=f"{broker.queue}:99", type="outboxkit.moved")
+    publish(broker, 20)
+    subscriber = RabbitSubscriber(
+        broker.url, two.names[0], exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=two
+    )
+    await subscriber.connect()
+    subscriber.follow(1, is_settled=True)
+    assert await subscriber.receive(wait=False) is None
+    subscriber.follow(1, is_settled=True)
+    assert await subscriber.receive(wait=False) is None
+    with capture_logs() as said:
+        subscriber.follow(1, is_settled=True)
+    assert [(line["move"], line["queue"]) for line in said] == [(99, two.names[0])]
+    assert await subscriber.receive(wait=False) is not None
+    await subscriber.close()
+
+
 async def test_a_consumer_that_connects_again_binds_nothing(broker: PlainClient):
     one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
     await move_of(broker).bind(two)
@@ -126,13 +198,17 @@ async def test_a_consumer_that_connects_again_binds_nothing(broker: PlainClient)
     assert len(await received(broker, broker.queue, one)) == 8
 
 
-async def test_a_broker_without_the_exchange_is_told_which_plugin_to_enable(
-    broker: PlainClient, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(shards, "KIND", "x-not-there")
-    with pytest.raises(ConfigurationError, match="rabbitmq-plugins enable rabbitmq_consistent_hash_exchange"):
-        await move_of(broker).prepare(Shards(broker.queue, 1), Shards(broker.queue, 2))
-    assert not broker.has_queue(broker.queue)
+async def test_another_exchange_with_the_name_is_refused_and_another_number_deletes_it(broker: PlainClient):
+    one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
+    broker.declare_exchange(name=two.exchange)
+    with pytest.raises(ConfigurationError, match=r"inequivalent arg 'type'.* Start with another number of --shards"):
+        await move_of(broker).prepare(one, two)
+    await moved(broker, two, one, 1)
+    await moved(broker, one, two, 2)
+    publish(broker, 8)
+    assert await received(broker, two.names[0], two) | await received(broker, two.names[1], two) == set(
+        map(str, range(8))
+    )
 
 
 async def test_a_queue_of_another_kind_is_refused_and_nothing_is_left_behind(broker: PlainClient, postgresql_url: str):

@@ -52,12 +52,12 @@ async def test_a_queue_is_two_queues_and_its_copies_come_back_to_it_alone(broker
         publish(other, "two")
         for subscriber in (one, two):
             await (await received(subscriber)).retry()
-            assert await subscriber.postponed() == 1
+            assert await subscriber.waiting_retries() == 1
         for subscriber, id_ in ((one, "one"), (two, "two")):
             again = await received(subscriber)
             assert (again.raw.properties.message_id, again.delivery_headers.attempt) == (id_, 2)
             assert again.topic == "T"
-            assert await subscriber.postponed() == 0
+            assert await subscriber.waiting_retries() == 0
             await again.ack()
     assert not any(broker.has_queue(f"{broker.queue}.retry.{step}") for step in DELAYS_TEXT.split(","))
     assert [broker.depth(), other.depth()] == [0, 0]

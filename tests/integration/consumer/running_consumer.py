@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import event, inbox, inbox_handler, outbox, tables
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from outboxkit.consumer import Consumer
+from outboxkit.consumer import Concurrency, Consumer
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -56,18 +56,21 @@ def starter(
     *,
     in_loop: bool = False,
     thread_engine: Engine | None = None,
+    ordered: bool = False,
 ) -> Start:
     """A function that starts a consumer of some handlers; it is stopped at the end of its block.
 
     Plain handlers run in threads, or all of them in the event loop.
     """
+    kept = {"concurrency": Concurrency(ordered=True)} if ordered else {}
 
     @asynccontextmanager
     async def started(*functions: Callable[..., Any], **options: Any) -> AsyncIterator[Running]:
         handlers = [inbox.handler_of(function) for function in functions]
         handlers = [each if each.is_async else replace(each, in_loop=in_loop) for each in handlers]
-        subscriber = subscriber_of(broker, {type_ for handler in handlers for type_ in handler.message_types}, delays)
-        running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **options))
+        topics = {type_ for handler in handlers for type_ in handler.message_types}
+        subscriber = subscriber_of(broker, topics, delays, ordered=ordered)
+        running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **kept | options))
         running.consumer.thread_engine = thread_engine
         task = asyncio.create_task(running.consumer.run(running.stop))
 
@@ -86,8 +89,11 @@ def starter(
     return started
 
 
-def subscriber_of(broker: PlainClient, topics: set[str], delays: Sequence[timedelta] = DELAYS) -> RabbitSubscriber:
-    return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=sorted(topics), delays=delays)
+def subscriber_of(
+    broker: PlainClient, topics: set[str], delays: Sequence[timedelta] = DELAYS, **options: Any
+) -> RabbitSubscriber:
+    names = sorted(topics)
+    return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=names, delays=delays, **options)
 
 
 def publish(broker: PlainClient, number: int, id_: str, **properties: Any) -> None:

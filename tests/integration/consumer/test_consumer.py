@@ -5,13 +5,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Retry, ids, inbox_handler, outbox, tables
+from outboxkit import Message, Retry, ids, inbox_handler, outbox
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.consumer import ConsumerPolicy
 from outboxkit.relay import Relay
 from tests.integration.consumer.running_consumer import (
     Billed,
@@ -19,7 +18,6 @@ from tests.integration.consumer.running_consumer import (
     Start,
     bill,
     dead_letters,
-    processed,
     publish,
     starter,
 )
@@ -71,45 +69,6 @@ async def test_a_consumer_reads_times_whatever_format_of_dates_the_database_has_
         publish(broker, 1, "m-1")
         await consumer.reaches(processed=1)
     assert now[0].tzinfo is not None
-
-
-async def test_a_failed_message_comes_back_and_leaves_nothing_behind(
-    start: Start, pg_engine: Engine, broker: PlainClient
-):
-    attempts: list[int] = []
-
-    @inbox_handler("FailTwice")
-    def fail_twice(session: Session, event: Ordered) -> None:
-        outbox.add(session, Billed(event.number))
-        session.flush()
-        attempts.append(event.number)
-        if len(attempts) < 3:
-            raise ValueError("not yet")
-
-    async with start(fail_twice) as consumer:
-        publish(broker, 7, "m")
-        await consumer.reaches(retried=2, processed=1)
-    assert attempts == [7, 7, 7]
-    assert processed(pg_engine) == [("FailTwice", "m")]
-    with pg_engine.connect() as connection:
-        assert len(connection.execute(select(tables.outbox)).all()) == 1
-
-
-async def test_after_the_last_attempt_it_is_a_dead_letter(start: Start, pg_engine: Engine, broker: PlainClient):
-    @inbox_handler("FailAlways")
-    def fail(session: Session, event: Ordered) -> None:
-        raise ValueError("never\nwith a second line")
-
-    async with start(fail, policy=ConsumerPolicy(max_attempts=2)) as consumer:
-        publish(broker, 7, "m", headers={"tenant": "a", "outboxkit-key": "k"}, correlation_id="story")
-        await consumer.reaches(retried=1, dead=1)
-    (letter,) = dead_letters(pg_engine)
-    assert (letter.side, letter.queue, letter.handler) == ("inbox", broker.queue, "FailAlways")
-    assert (letter.message_id, letter.type, letter.topic, letter.key) == ("m", "Ordered", "Ordered", "k")
-    assert (letter.payload, letter.headers, letter.correlation_id) == (b'{"number":7}', b'{"tenant":"a"}', "story")
-    assert (letter.reason, letter.error, letter.attempts) == ("failed", "ValueError: never", 2)
-    assert processed(pg_engine) == []
-    assert broker.depth() == 0
 
 
 @pytest.mark.parametrize("after", [3000, timedelta(hours=2)], ids=str)

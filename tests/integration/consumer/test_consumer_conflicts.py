@@ -12,15 +12,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import inbox_handler, tables
 from outboxkit.consumer import ConsumerPolicy
-from outboxkit.consumer.transactions import CONFLICTS
-from tests.integration.consumer.running_consumer import Ordered, Start, dead_letters, processed, publish, starter
+from tests.integration.consumer.running_consumer import Ordered, Start, dead_letters, publish, starter
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
 FIRST, SECOND = 1, 2
 LOOK_SOON, LOOK_LATE = text("SET LOCAL deadlock_timeout = '20ms'"), text("SET LOCAL deadlock_timeout = '1min'")
 """Who looks first for a deadlock is the one whose transaction is given up."""
-ALWAYS = text("DO $$ BEGIN RAISE EXCEPTION 'as in a deadlock' USING ERRCODE = 'deadlock_detected'; END $$")
 
 
 class Stock(DeclarativeBase):
@@ -78,13 +76,6 @@ def attempts(engine: Engine) -> Counter[int]:
 
 async def take(session: AsyncSession, shelf: int) -> None:
     await session.execute(update(Shelf).where(Shelf.id == shelf).values(taken=Shelf.taken + 1))
-
-
-async def read_and_take(session: AsyncSession, shelf: int, meeting: Meeting, number: int) -> None:
-    """As an application does that trusts in SERIALIZABLE."""
-    before = (await session.execute(select(Shelf.taken).where(Shelf.id == shelf))).scalar_one()
-    await meeting.come(number)
-    await session.execute(update(Shelf).where(Shelf.id == shelf).values(taken=before + 1))
 
 
 async def test_two_handlers_that_deadlock_are_both_done_at_their_first_attempt(
@@ -162,84 +153,6 @@ async def test_a_batch_that_deadlocks_is_run_again_as_a_whole(start: Start, shel
     assert runs[:4] == [FIRST, SECOND, FIRST, SECOND]
     assert taken(shelves) == [1, 1]
     assert attempts(shelves) == {1: 2}
-
-
-async def test_two_handlers_that_cannot_be_serialized_are_both_done_at_their_first_attempt(
-    start_serializable: Start, shelves: Engine, broker: PlainClient
-):
-    meeting = Meeting(of=2)
-
-    @inbox_handler("ReadAndTake")
-    async def handle(session: AsyncSession, event: Ordered) -> None:
-        await read_and_take(session, FIRST, meeting, event.number)
-
-    async with start_serializable(handle) as consumer:
-        publish(broker, 1, "a")
-        publish(broker, 2, "b")
-        await consumer.reaches(processed=2)
-    assert len(meeting.runs) > 2
-    assert taken(shelves) == [2, 0]
-    assert attempts(shelves) == {1: 2}
-
-
-async def test_a_batch_that_cannot_be_serialized_is_run_again_as_a_whole(
-    start_serializable: Start, shelves: Engine, broker: PlainClient
-):
-    meeting = Meeting(of=2)
-
-    @inbox_handler("ReadAndTakeInBatch", batch=True)
-    async def handle(session: AsyncSession, event: Ordered) -> None:
-        await read_and_take(session, event.number, meeting, event.number)
-
-    publish_before_there_is_a_consumer(broker, FIRST, SECOND)
-    async with start_serializable(handle) as consumer:
-        await eventually_async(lambda: asyncio.sleep(0, meeting.runs), lambda runs: runs == [FIRST])
-        with shelves.begin() as other:
-            other.execute(update(Shelf).values(taken=10))
-        await meeting.come(SECOND)
-        await consumer.reaches(processed=2)
-    assert meeting.runs.count(FIRST) > 1
-    assert taken(shelves) == [11, 11]
-    assert attempts(shelves) == {1: 2}
-
-
-async def test_what_always_deadlocks_is_a_failure_after_some_tries(
-    start: Start, pg_engine: Engine, broker: PlainClient
-):
-    runs = 0
-
-    @inbox_handler("AlwaysDeadlock")
-    async def always_deadlock(session: AsyncSession, event: Ordered) -> None:
-        nonlocal runs
-        runs += 1
-        await session.execute(ALWAYS)
-
-    async with start(always_deadlock, policy=ConsumerPolicy(max_attempts=2)) as consumer:
-        publish(broker, 1, "a")
-        await consumer.reaches(retried=1, dead=1)
-    assert runs == 2 * (1 + CONFLICTS)
-    (letter,) = dead_letters(pg_engine)
-    assert (letter.reason, letter.attempts, letter.handler) == ("failed", 2, "AlwaysDeadlock")
-    assert "as in a deadlock" in letter.error
-
-
-async def test_what_always_deadlocks_in_a_batch_is_the_only_failure_of_it(
-    start: Start, pg_engine: Engine, broker: PlainClient
-):
-    runs = Counter[int]()
-
-    @inbox_handler("DeadlockInBatch", batch=True)
-    async def deadlock_in_batch(session: AsyncSession, event: Ordered) -> None:
-        runs[event.number] += 1
-        if event.number == 3:
-            await session.execute(ALWAYS)
-
-    publish_before_there_is_a_consumer(broker, *range(6))
-    async with start(deadlock_in_batch, policy=ConsumerPolicy(max_attempts=1)) as consumer:
-        await consumer.reaches(processed=5, dead=1)
-    assert runs[3] <= 3 * (1 + CONFLICTS)
-    assert [letter.message_id for letter in dead_letters(pg_engine)] == ["3"]
-    assert processed(pg_engine) == [("DeadlockInBatch", str(number)) for number in range(6) if number != 3]
 
 
 async def test_a_dead_letter_is_written_in_spite_of_conflicts(

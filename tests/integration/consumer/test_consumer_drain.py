@@ -71,7 +71,7 @@ async def test_several_drains_leave_nothing_of_what_was_there_and_of_what_comes_
     ids = {id_ for _, id_ in processed(pg_engine)}
     assert ids >= {f"m-{number}" for number in range(300)} - {"m-7"}
     assert len(ids) == outcomes[Outcome.PROCESSED] >= 304 - (5 if batch else 0)
-    assert sum(each.postponed for each in done) >= 1
+    assert sum(each.waiting for each in done) >= 1
     assert broker.depth() == 0
     assert broker.depth(WAITING[-1]) == 1
 

@@ -89,7 +89,7 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
 
 
 async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(retries, "RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(retries, "OLD_CONNECTION_SECONDS", 0.0)
     trackers = []
 
     class Estranged(ConfirmTracker):

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import outbox, tables
+from outboxkit import outbox
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
@@ -111,7 +111,7 @@ async def test_a_version_that_nobody_knows_in_time_is_dead_and_can_be_replayed(
         )
         assert letter.traceback is None
         assert processed(effects) == what(effects) == []
-        await DeadLetters(async_pg_engine).replay(Selection(), asyncio.Event(), Resolved())
+        await DeadLetters(async_pg_engine).resolve("replayed", Selection(), asyncio.Event(), Resolved())
         async with start(new_release.bill) as new:
             await new.reaches(processed=1)
     assert processed(effects) == [("BillOrder", sent.id)]
@@ -134,23 +134,6 @@ async def test_an_upcast_that_fails_is_the_messages_failure(
     )
     assert 'raise ValueError("a price is not negative")' in letter.traceback
     assert what(effects) == ["bill 100", "bill 200"]
-
-
-async def test_what_the_old_release_gave_up_is_replayed_to_the_new_one(
-    start: Start, effects: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
-):
-    async with relaying(async_pg_engine, broker):
-        async with start(old_release.ship) as old:
-            broker.publish(b'{"order":"x"}', topic="OrderApproved", message_id="m", type="OrderApproved")
-            await old.reaches(dead=1)
-        (letter,) = dead_letters(effects)
-        assert (letter.type, letter.version) == ("OrderApproved", 1)
-        with effects.begin() as connection:
-            connection.execute(tables.dead_letter.update().values(payload=b'{"order":7}'))
-        await DeadLetters(async_pg_engine).replay(Selection(), asyncio.Event(), Resolved())
-        async with start(new_release.ship) as new:
-            await new.reaches(processed=1)
-    assert what(effects) == ["ship 7"]
 
 
 @pytest.mark.parametrize("type_", ["OrderConfirmed", "OrderApproved"])

@@ -86,7 +86,7 @@ async def test_a_drain_waits_for_limits(broker: PlainClient, async_pg_engine: As
     assert (await consumer.drain(asyncio.Event())).outcomes == {}
     await asyncio.to_thread(publish, broker, "Ordered", 60)
     done = await consumer_of(async_pg_engine, broker, steady).drain(asyncio.Event())
-    assert (dict(done.outcomes), done.postponed) == ({"processed": 60}, 0)
+    assert (dict(done.outcomes), done.waiting) == ({"processed": 60}, 0)
 
 
 async def test_the_order_of_a_key_is_kept_and_a_failure_is_an_attempt(

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import pytest
 from psycopg.rows import dict_row
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message, Outcome, Reject, TransactionRequired, inbox, inbox_handler
 from outboxkit.consumer import Concurrency, ConsumerPolicy
-from outboxkit.inbox.run_batch import BatchEntryFailed, Entry
 from tests.integration.consumer.running_consumer import Ordered, Running, dead_letters, publish, starter
 from tests.support.plain_client import PlainClient
 
@@ -182,28 +181,6 @@ def test_what_belongs_to_a_handler_stays_its_own(pg_engine: Engine, noted: Calla
     assert remembered(pg_engine) == 4
 
 
-def test_a_batch_that_is_run_by_hand(pg_engine: Engine, noted: Callable[[], list[str]]):
-    handler = inbox.handler_of(ending(ENDS["commit and chain"], batch=True))
-    entries = [
-        Entry.of(Message(id=f"m{number}", type="Ordered", payload=b'{"number":1}'), handler) for number in range(3)
-    ]
-    with Session(pg_engine) as session, pytest.raises(BatchEntryFailed) as raised, session.begin():
-        inbox.run_batch(session, entries)
-    assert isinstance(raised.value.__cause__, TransactionRequired)
-    assert (noted(), remembered(pg_engine)) == ([], 0)
-
-
-def test_with_another_driver(pg_engine: Engine, noted: Callable[[], list[str]]):
-    engine = create_engine(pg_engine.url.set(drivername="postgresql+psycopg2"))
-    for name in ("commit and chain", "rollback and chain"):
-        with Session(engine) as session, pytest.raises(TransactionRequired), session.begin():
-            inbox.run_once(session, Message(id="m", type="Ordered", payload=b'{"number":1}'), ending(ENDS[name]))
-    with Session(engine) as session, session.begin():
-        inbox.run_once(session, Message(id="m", type="Ordered", payload=b'{"number":1}'), ending(lambda _: None))
-    engine.dispose()
-    assert noted() == ["after", "before"]
-
-
 def test_reset_all_ends_nothing_and_each_run_of_a_transaction_is_guarded(
     pg_engine: Engine, noted: Callable[[], list[str]]
 ):
@@ -220,7 +197,6 @@ def test_reset_all_ends_nothing_and_each_run_of_a_transaction_is_guarded(
 
 
 SETTINGS = (
-    "PREPARE mine AS SELECT 1",
     "RESET ALL",
     "SELECT set_config('app.tenant', 'tenant-1', false)",
     "/* x */ SET app.tenant = 'tenant-2'",
@@ -246,8 +222,7 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
         "current_setting('transaction_read_only'), current_setting('TimeZone'), current_setting('search_path'), "
         "to_regclass('pg_temp.mine')::text, to_regclass('pg_temp.outboxkit_inbox')::text, "
         "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), "
-        "(SELECT count(*) FROM pg_cursors WHERE name = 'mine'), (SELECT count(*) FROM pg_listening_channels()), "
-        "(SELECT count(*) FROM pg_prepared_statements WHERE from_sql)"
+        "(SELECT count(*) FROM pg_cursors WHERE name = 'mine'), (SELECT count(*) FROM pg_listening_channels())"
     )
     seen: list[Any] = []
 
@@ -263,26 +238,25 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
             await consumer.reaches(processed=number + 1)
     assert len({pid for pid, *_ in seen}) < len(seen) / 2
     assert {(tenant or None, *others) for _, tenant, *others in seen} == {
-        (None, True, "off", "UTC", '"$user", public', None, None, 0, 0, 0, 0)
+        (None, True, "off", "UTC", '"$user", public', None, None, 0, 0, 0)
     }
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_lock_and_a_statement_of_a_session_end_with_a_handler_that_fails(
+async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
 ):
     @inbox_handler("Locks", batch=place.startswith("batch"))
     def locks(session: Session, event: Ordered) -> None:
         session.connection().exec_driver_sql("SELECT pg_advisory_lock(7)")
-        session.connection().exec_driver_sql("PREPARE mine AS SELECT 1")
-        raise ValueError("after both")
+        raise ValueError("locked")
 
     async with consume(async_pg_engine, broker, place, locks, ConsumerPolicy(max_attempts=2)) as consumer:
         publish(broker, 1, "m")
         await consumer.reaches(retried=1, dead=1)
         with pg_engine.connect() as connection:
             assert connection.execute(text("SELECT pg_try_advisory_lock(7)")).scalar_one() is True
-    assert [letter.error for letter in dead_letters(pg_engine)] == ["ValueError: after both"]
+    assert [letter.error for letter in dead_letters(pg_engine)] == ["ValueError: locked"]
 
 
 COPIES = ("COPY (SELECT 1) TO STDOUT", "COPY noted FROM STDIN")

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler
-from outboxkit.consumer import measurements
+from outboxkit.consumer import reports
 from outboxkit.operators.doctor import sessions
 from outboxkit.runtime import process
 from outboxkit.telemetry import catalogue
@@ -23,8 +23,8 @@ from tests.support.polling import eventually_async
 async def test_a_handler_that_hangs_is_named(
     pg_engine: Engine, postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(measurements, "LONG_SECONDS", 0)
-    monkeypatch.setattr(measurements, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(reports, "LONG_SECONDS", 0)
+    monkeypatch.setattr(reports, "WATCH_SECONDS", 0.01)
     gate = asyncio.Event()
 
     @inbox_handler("SendReceipt")
@@ -36,7 +36,7 @@ async def test_a_handler_that_hangs_is_named(
 
     def findings() -> list[str]:
         hung = [each for each in look(postgresql_url, sessions.check_handlers) if each.code == "handler-hangs"]
-        return [each.what for each in hung]
+        return [each.what for each in hung if broker.queue in each.what]
 
     async def found() -> list[str]:
         return await asyncio.to_thread(findings)

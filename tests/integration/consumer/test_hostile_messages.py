@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import aio_pika
+import pika  # type: ignore[import-untyped]
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,12 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
-from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
+from outboxkit.codec.envelopes import CloudEvents
 from outboxkit.codec.envelopes.envelope import Malformed
-from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Decision
-from outboxkit.consumer.decisions import dead_letter
+from outboxkit.codec.headers import MOST_ATTEMPTS, read_delivery_headers
+from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
+from outboxkit.consumer.decisions import dead_letter_row
+from outboxkit.inbox.failure import Decision
 from outboxkit.message import NAME_LIMIT
 from tests.integration.consumer.running_consumer import (
     Billed,
@@ -36,6 +39,8 @@ from tests.integration.consumer.running_consumer import (
     subscriber_of,
 )
 from tests.support.delays import DELAYS
+from tests.support.grammar import Grammar
+from tests.support.night import by_night, chance
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
@@ -87,7 +92,7 @@ def test_anything_can_be_buried(
 ):
     found = Malformed(b"\xff\0", headers, "", id_, type_, type_, correlation_id=id_, reason=error)
     decision = Decision(Outcome.DEAD, "failed", error)
-    row = dead_letter(found, decision, queue="billing", handler=handler, attempts=attempts, first_failed_at=moment)
+    row = dead_letter_row(found, decision, queue="billing", handler=handler, attempts=attempts, first_failed_at=moment)
     with engine.begin() as connection:
         connection.execute(statements.dead.bury_once(engine.dialect.name), [row])
 
@@ -99,13 +104,13 @@ def test_what_is_read_of_any_message_fits_into_every_table(
 ):
     properties = Properties(headers=headers, message_id=id_, message_type=type_, timestamp=moment.replace(tzinfo=UTC))
     message = decode.to_message(properties, b"{}", decode.topic_of(properties, "billing"))
-    noted = reserved.read_delivery_headers(headers)
-    assert 1 <= noted.attempt <= reserved.MOST_ATTEMPTS
+    noted = read_delivery_headers(headers)
+    assert 1 <= noted.attempt <= MOST_ATTEMPTS
     with engine.begin() as connection:
         decision = Decision(Outcome.DEAD, "failed", "boom")
         for handler in (*noted.handlers, None):
             first = noted.first_failed_at
-            row = dead_letter(
+            row = dead_letter_row(
                 message, decision, queue="q", handler=handler, attempts=noted.attempt, first_failed_at=first
             )
             connection.execute(statements.dead.bury_once(engine.dialect.name), [row])
@@ -145,11 +150,14 @@ async def send(broker: PlainClient, messages: list[dict[str, Any]]) -> None:
             await exchange.publish(aio_pika.Message(b'{"number":%d}' % number, **known), "Ordered")
 
 
-@pytest.mark.parametrize(
+EACH_READER = pytest.mark.parametrize(
     "concurrency",
     [Concurrency(8), Concurrency(8, batch=50), Concurrency(4, ordered=True)],
     ids=["single", "batch", "ordered"],
 )
+
+
+@EACH_READER
 async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handled(
     async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, concurrency: Concurrency
 ):
@@ -183,9 +191,71 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
     assert ("Odd", "healthy") in processed(pg_engine)
     assert len(letters) + len(processed(pg_engine)) == len(messages) + 1
     assert broker.depth() == 0
-    assert all(letter.attempts <= reserved.MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
+    assert all(letter.attempts <= MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
     errors = "\n".join(letter.error for letter in letters)
     assert all(text in errors for text in ("br-encoded", "not valid gzip", "not valid zstd"))
+
+
+class Written(pika.BasicProperties):
+    """Properties whose flags and bytes are given."""
+
+    def __init__(self, flags: int, data: bytes) -> None:
+        super().__init__()
+        self.flags_and_data = [flags.to_bytes(2), data]
+
+    def encode(self) -> list[bytes]:
+        return self.flags_and_data
+
+
+@EACH_READER
+async def test_whatever_the_grammar_of_amqp_allows_is_settled_and_the_healthy_one_behind_is_handled(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, concurrency: Concurrency
+):
+    @inbox_handler("Odd", batch=concurrency.batch == 50)
+    def odd(session: Session, event: Ordered) -> None:
+        pass
+
+    subscriber = subscriber_of(broker, {"Ordered"}, ordered=concurrency.ordered)
+    await subscriber.connect()
+    grammar, count = Grammar(chance("hostile", concurrency), accepted=True), by_night(1500, else_=120)
+    for number in range(count):
+        body = grammar.body() if grammar.one_in(2) else b'{"number":%d}' % number
+        fixed = {"type": b"Ordered"} if grammar.one_in(2) else {}
+        if grammar.one_in(9):
+            fixed |= {"message_id": b""}
+        else:
+            fixed |= {"message_id": b"m-%d" % number}
+        broker.publish_written(body, Written(*grammar.properties(**fixed)), topic="Ordered")
+    publish(broker, 1, "healthy")
+    policy = ConsumerPolicy(max_attempts=2, delays=DELAYS, max_message_bytes=64 * 1024)
+    consumer = Consumer(
+        async_pg_engine,
+        subscriber,
+        [inbox.handler_of(odd)],
+        queue=broker.queue,
+        concurrency=concurrency,
+        policy=policy,
+        readers=[CloudEvents()],
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(consumer.run(stop))
+
+    def ended() -> set[Any]:
+        letters = dead_letters(pg_engine)
+        unnamed = [f"unnamed-{number}" for number, each in enumerate(each for each in letters if not each.message_id)]
+        return (
+            {each.message_id for each in letters if each.message_id}
+            | {id_ for _, id_ in processed(pg_engine)}
+            | {*unnamed}
+        )
+
+    await eventually_async(lambda: asyncio.to_thread(ended), lambda found: len(found) == count + 1)
+    assert not running.done()
+    stop.set()
+    await running
+    assert ("Odd", "healthy") in processed(pg_engine)
+    assert broker.depth() == 0
+    assert {each.reason for each in dead_letters(pg_engine)} >= {"malformed", "undecodable", "no handler"}
 
 
 async def test_a_message_for_thousands_of_names_is_one_dead_letter(

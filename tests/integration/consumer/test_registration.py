@@ -17,6 +17,7 @@ from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.consumer.registration import Registration
 from outboxkit.operators.doctor import retention
+from outboxkit.operators.handlers import forget_queue
 from outboxkit.runtime import known_handlers, process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.retention import Periods, Retention
@@ -83,11 +84,8 @@ async def test_the_second_queue_is_told_of_the_first(async_engine: AsyncEngine, 
         assert [path.rpartition(".")[2] for path in functions] == ["bill", "ship", "other"]
         types = connection.execute(text("SELECT types FROM outboxkit_handler")).scalars().all()
         assert types == ['["Ordered"]'] * 3
-        (shared,) = known_handlers.read_shared(connection, utc_now())
-        assert shared.new_name == '@inbox_handler("shipping.Handle")'
         connection.execute(insert(tables.inbox).values(handler="Handle", message_id="m-1", type="Ordered"))
         (handled,) = known_handlers.read_shared(connection, utc_now())
-    assert handled.new_name is None
     assert handled.cure.startswith("Do not rename it: the inbox has messages of this name")
 
 
@@ -116,24 +114,13 @@ async def test_two_queues_share_a_name_only_for_messages_that_may_reach_both(
     assert shared == ([] if expected is None else [expected])
 
 
-def test_a_new_name_has_no_second_prefix():
-    seen = utc_now()
-    places = [
-        known_handlers.KnownHandler(queue, "billing.SendReceipt", function, ("T",), seen)
-        for queue, function in (("biling", "a"), ("billing", "b"))
-    ]
-    ((name, types, shared),) = known_handlers.shared_names(places)
-    found = known_handlers.SharedName(name, types, has_handled=False, places=shared, as_of=seen)
-    assert found.new_name == '@inbox_handler("biling.SendReceipt")'
-
-
 async def test_an_operator_forgets_a_queue_that_was_a_mistake(async_pg_engine: AsyncEngine, pg_engine: Engine):
     await registration(async_pg_engine, "biling", bill, other).begin()
     await registration(async_pg_engine, "billing", ship).begin()
     with pg_engine.begin() as connection:
         with pytest.raises(ConfigurationError, match="of queue 'bill' is known here; known are biling, billing"):
-            known_handlers.forget_queue(connection, "bill")
-        assert known_handlers.forget_queue(connection, "biling", by="ada") == ["Handle", "shipping.Other"]
+            forget_queue(connection, "bill")
+        assert forget_queue(connection, "biling", by="ada") == ["Handle", "shipping.Other"]
         assert [each.queue for each in known_handlers.read_handlers(connection)] == ["billing"]
         actions = connection.execute(select(tables.audit.c.action, tables.audit.c.filter, tables.audit.c.affected))
         assert actions.all() == [("handlers forget", '{"queue":"biling"}', 2)]
@@ -145,7 +132,7 @@ async def test_a_queue_whose_consumer_lives_is_not_forgotten(
     await registration(async_pg_engine, "billing", bill).begin()
     with connected(postgresql_url, name="outboxkit consumer mails, billing"), pg_engine.begin() as connection:
         with pytest.raises(ConfigurationError, match="a consumer of queue 'billing' is connected"):
-            known_handlers.forget_queue(connection, "billing")
+            forget_queue(connection, "billing")
         assert [each.is_connected for each in known_handlers.read_handlers(connection)] == [True]
 
 
@@ -159,13 +146,14 @@ async def test_a_split_queue_is_forgotten_once_no_process_shares_it(
             insert(tables.sharding).values(queue="steps", shards=2, draining='{"steps.3.1": null}', move=3)
         )
         connection.execute(shards.register_member("postgresql"), member)
+        connection.execute(update(tables.shard_member).values(seen_at=utc_now() + timedelta(minutes=1)))
     command, chosen = [COMMAND, "handlers", "forget", "steps"], {"OUTBOXKIT_DATABASE_URL": postgresql_url}
     assert "a process has shared the shards of queue 'steps' in the last 10 s" in run_to_end(command, chosen).stderr
     with pg_engine.begin() as connection:
         connection.execute(update(tables.shard_member).values(seen_at=utc_now() - timedelta(minutes=1)))
     forgotten, left = run_to_end(command, chosen).stdout.splitlines()
     assert forgotten == "forgot 1 handler of queue steps: Handle"
-    assert left.endswith(": exchange steps.2, queues steps.2.0 to steps.2.1, queue steps.3.1")
+    assert left.endswith(": exchanges steps.2 and steps.2.0, queues steps.2.0 to steps.2.1, queue steps.3.1")
     with pg_engine.connect() as connection:
         sharding = select(tables.sharding.c.shards, tables.sharding.c.draining, tables.sharding.c.move)
         assert connection.execute(sharding).all() == [(1, None, 3)]

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from outboxkit import ConfigurationError, inbox, inbox_handler
 from outboxkit.consumer import Consumers
 from outboxkit.inbox import Handler
-from outboxkit.operators.status import read_figures
+from outboxkit.operators.status import Figures, read_figures
 from outboxkit.runtime import compose, settings
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.process import engine as make_engine
@@ -117,15 +117,17 @@ async def test_status_knows_both_queues_of_a_process(two: Two):
             lambda: asyncio.sleep(0, consumers.outcomes["processed"]), lambda count: count == 2 * COUNT
         )
         engine = make_engine(two.database_url, name="test")
-        async with engine.connect() as connection:
-            report = await connection.run_sync(read_figures, utc_now())
+
+        async def read() -> Figures:
+            async with engine.connect() as connection:
+                return await connection.run_sync(read_figures, utc_now())
+
+        report = await eventually_async(read, lambda figures: len(figures.workers) == 2)
         await engine.dispose()
         two.stop.set()
         await running
     assert {name: count.value for name, count in report.inbox.by_handler.items()} == {"First": COUNT, "Second": COUNT}
-    assert report.sessions is not None
-    name = f"outboxkit consumer {two.first}, {two.second}"[:63]
-    assert report.sessions.keys() == {name}
+    assert {(each.kind, each.name) for each in report.workers} == {("consumer", two.first), ("consumer", two.second)}
 
 
 async def test_a_process_that_may_wait_no_longer_gives_back_what_runs_in_all_queues(two: Two, pg_engine: Engine):

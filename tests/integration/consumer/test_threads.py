@@ -14,9 +14,11 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, tables
-from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
-from outboxkit.runtime import engines
-from outboxkit.runtime.threads import Threads, fence, pool
+from outboxkit.consumer import fence
+from outboxkit.consumer import threads as pool
+from outboxkit.consumer.threads import Threads
+from outboxkit.database import engines
+from outboxkit.inbox import handler_of
 from tests.support.polling import eventually_async
 
 MESSAGE = Message(id="m", type="Ordered", payload=b'{"number":7}')
@@ -179,17 +181,6 @@ async def test_waiting_for_a_duplicate_is_not_the_handlers_time(
         session.execute(text("SELECT pg_sleep(0.3)"))
         session.rollback()
     assert await waiting is Outcome.PROCESSED
-
-
-async def test_in_a_batch_the_one_that_took_too_long_is_named(started: Threads, pg_engine: Engine):
-    entries = [Entry.of(replace(MESSAGE, id=id_), handler_of(bill)) for id_ in ("a", "b")]
-    entries.append(Entry.of(MESSAGE, handler_of(hangs)))
-    with pytest.raises(BatchEntryFailed) as caught:
-        await started.run(partial(inbox.run_batch, entries=entries))
-    assert (caught.value.index, type(caught.value.__cause__)) == (2, TimeoutError)
-    assert committed(pg_engine) == (0, 0)
-    assert await started.run(partial(inbox.run_batch, entries=entries[:2])) == [Outcome.PROCESSED] * 2
-    assert committed(pg_engine) == (2, 2)
 
 
 async def test_if_too_many_threads_are_left_behind_the_next_one_waits(

@@ -11,9 +11,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 import outboxkit
-from outboxkit import Message, Outcome, TransactionRequired, ids, inbox, inbox_handler, migrations, outbox, tables
+from outboxkit import Message, Outcome, TransactionRequired, ids, inbox, inbox_handler, outbox, schema, tables
 from outboxkit.errors.failures import first_line, traceback_of
 from outboxkit.errors.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
+from outboxkit.schema import migrations
 from tests.integration.database.drivers import KINDS, ONE_OF_EACH, Driver, done, names, using
 
 LATER = datetime.now(UTC).replace(microsecond=123456) + timedelta(days=1)
@@ -249,7 +250,7 @@ async def test_the_tables_can_be_made_and_dropped(pair: Any, empty_postgresql_ur
         assert await driver.migrating(migrations.migrate) == (0, migrations.LATEST)
         await driver.migrating(lambda connection: connection.exec_driver_sql("DROP TABLE outboxkit_inbox_default"))
         assert await driver.migrating(migrations.repair) != []
-        await driver.migrating(migrations.check)
+        await driver.migrating(schema.check)
         assert await driver.within(inbox.run_once, MESSAGE, bill) is Outcome.PROCESSED
 
 

@@ -15,19 +15,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from outboxkit import ConfigurationError, Message, event, inbox, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.consumer import Consumer
-from outboxkit.consumer.transactions import Transactions, UnusableSessions
+from outboxkit.consumer.attempts import UnusableSessions
+from outboxkit.consumer.handle import Transactions
 from outboxkit.database import pooler
+from outboxkit.database.engines import beside
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.doctor.server import check_pooler
+from outboxkit.operators.holding import read_holding
+from outboxkit.operators.pausing import pause_process
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
-from outboxkit.runtime.engines import beside
 from outboxkit.runtime.outage import Outage
-from outboxkit.runtime.pauses import RELAY, pause_process, read_pauses
-from outboxkit.runtime.pauses.holding import Acknowledgement, read_holding
+from outboxkit.runtime.pauses import read_pauses
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.runtime.settings import load
+from outboxkit.runtime.workers import RELAY, Presence
 from tests.processes import COMMAND, run_to_end
 from tests.servers import provide_pooler
 from tests.servers.pgbouncer import Pgbouncer
@@ -99,7 +102,7 @@ def test_a_command_says_what_to_do_and_exits_with_2(pgbouncer: Pgbouncer):
     for command in (("relay",), ("prune",), ("consume", "tests.integration.database.test_pooler", "--queue", "q")):
         done = run_to_end([COMMAND, *command], environment)
         assert done.returncode == 2, done.stderr
-        assert pooler.CURE in done.stderr
+        assert pooler.POOLER_CURE in done.stderr
 
 
 @in_mode(argvalues=["transaction"])
@@ -126,7 +129,7 @@ async def test_a_pooler_in_session_mode_keeps_sessions(pgbouncer: Pgbouncer, pg_
 async def test_a_pause_is_acknowledged_through_a_pooler_in_session_mode(pgbouncer: Pgbouncer, pg_engine: Engine):
     """The process ids are the server's: a pooler tells its clients others."""
     engine = process.relay_engine(pgbouncer.url, publish_timeout=PUBLISH_TIMEOUT)
-    acknowledgement = Acknowledgement(RELAY, "default", engine.sync_engine)
+    presence = Presence(engine, RELAY, "default")
     with pg_engine.begin() as connection:
         pause_process(connection, RELAY, "default", why="moved", by="ada")
 
@@ -137,11 +140,12 @@ async def test_a_pause_is_acknowledged_through_a_pooler_in_session_mode(pgbounce
 
     async with engine.connect() as keeper, engine.connect():
         assert holding() == (0, 2)
-        await acknowledgement.lock(keeper)
+        await keeper.execution_options(isolation_level="AUTOCOMMIT")
+        await presence.write(keeper, rests=True)
         assert holding() == (1, 0)
-        await keeper.invalidate()
+    await presence.leave()
+    assert holding() == (0, 2)
     await engine.dispose()
-    await eventually_async(partial(asyncio.to_thread, holding), lambda found: found[0] == 0)
 
 
 @in_mode(argvalues=["transaction"])

@@ -20,7 +20,7 @@ from outboxkit.consumer import Consumer
 from outboxkit.errors import BrokerRefused
 from outboxkit.relay import Relay
 from outboxkit.runtime import compose, process, urls
-from outboxkit.runtime.outage import Outage, is_refusal
+from outboxkit.runtime.outage import is_refusal
 from tests.integration.broker.broker_users import NOTHING, broker_user
 from tests.integration.consumer.running_consumer import Ordered
 from tests.integration.operators.doctoring import connected, role
@@ -117,7 +117,7 @@ async def test_a_running_consumer_whose_right_is_taken_away_waits_and_says_so(
     ("change", "kind", "text"),
     [
         ({"password": "hunter2"}, "login", "are user 'outboxkit' and the password in OUTBOXKIT_BROKER_URL right"),
-        ({"database": "nowhere"}, "vhost", "vhost nowhere not found: is the name right?"),
+        ({"database": "nowhere"}, "vhost", "vhost nowhere not found; is the name right?"),
     ],
 )
 async def test_a_wrong_setting_of_the_broker_is_named(
@@ -175,22 +175,6 @@ async def test_a_wrong_setting_of_the_database_is_named(
     assert text in told
     assert is_refusal(refused.value)
     await engine.dispose()
-
-
-async def test_a_worker_that_has_started_waits_out_a_refusal():
-    outage, stop, answers = Outage("relay", sleep=lambda _: asyncio.sleep(0)), asyncio.Event(), [True, True]
-
-    async def step() -> str:
-        if answers and answers.pop():
-            raise BrokerRefused("the user may not", kind="right")
-        return "done"
-
-    with pytest.raises(BrokerRefused):
-        await outage.ride_out(step, stop)
-    outage.reached("broker")
-    with capture_logs() as told:
-        assert await outage.ride_out(step, stop) == "done"
-    assert [line["event"] for line in told] == ["broker refuses this process, waiting", "broker is back, work goes on"]
 
 
 @pytest.mark.parametrize("start", ["relay", "consumer", "command"])

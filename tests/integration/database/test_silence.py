@@ -5,20 +5,21 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler, outbox
-from outboxkit.database import silence
+from outboxkit.database import engines, silence
 from outboxkit.database.connections import Connection, ThreadConnection
 from outboxkit.operators.doctor.examine import examine
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Limits
-from outboxkit.runtime import engines, process, settings
+from outboxkit.runtime import process, settings
 from outboxkit.runtime.outage import what_is_away
+from tests.faults.tripwire import Step, Stop, Tripwire
 from tests.integration.consumer.running_consumer import Billed, Ordered, publish, starter
 from tests.integration.relay.recording import behind_proxy
 from tests.servers import provide_pooler
@@ -35,7 +36,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch):
     """Doubts come in a moment, and in handlers as well."""
     monkeypatch.setattr(Connection, "patience", SOON)
     monkeypatch.setattr(ThreadConnection, "patience", SOON)
-    monkeypatch.setattr(silence, "HANDLERS", SOON)
+    monkeypatch.setattr(silence, "HANDLER_PATIENCE", SOON)
 
 
 @pytest.fixture
@@ -71,6 +72,25 @@ async def test_a_statement_on_a_silent_connection_is_an_outage_and_the_next_one_
     proxy.unsilence()
     async with engine.connect() as third:  # no connection of that time is left in the pool
         assert (await third.execute(ONE)).scalar() == 1
+
+
+async def test_a_statement_of_which_a_part_has_arrived_is_noticed_too(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The server counts as active then: it reads, and waits for the rest."""
+    monkeypatch.setattr(silence, "AGAIN_SECONDS", 0.2)
+    target = make_url(postgresql_url)
+    wire = Tripwire("postgresql", target.host or "", target.port or 0)
+    engine = process.engine(
+        target.set(host="127.0.0.1", port=wire.port).render_as_string(hide_password=False), name="outboxkit test"
+    )
+    async with asyncio.timeout(30), engine.connect() as connection:
+        await connection.execute(ONE)
+        wire.wait_for(Step("postgresql", "is_lost"), Stop.SILENT)
+        with pytest.raises(OperationalError, match=r"silent for .* while the server had nothing"):
+            await connection.execute(text("SELECT CAST(:number AS integer) AS is_lost"), {"number": 1})
+    await engine.dispose()
+    wire.close()
 
 
 async def test_what_a_silent_connection_has_locked_is_free_at_once(
@@ -153,7 +173,7 @@ async def matching(lines: list[str], word: str) -> list[str]:
 
 async def test_if_nobody_answers_the_time_is_limited(proxied: tuple[TcpProxy, AsyncEngine], monkeypatch: Any):
     proxy, engine = proxied
-    monkeypatch.setattr("outboxkit.database.connections.ANSWER_SECONDS", 2)
+    monkeypatch.setattr("outboxkit.database.connections.PROBE_SECONDS", 2)
     monkeypatch.setattr(Connection, "patience", silence.Patience(asks=0.2, limit=4))
     async with engine.connect() as connection:
         await connection.execute(ONE)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Blueprint, Flask, Response, abort, jsonify, redirect, request
+from flask import Flask, abort, request
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -15,7 +15,6 @@ import outboxkit
 from outboxkit import outbox
 from outboxkit.http import preconditions
 from outboxkit.http.flask import Idempotent, add_problem_handlers
-from tests.support.polling import DEADLINE_SECONDS
 
 
 class Model(DeclarativeBase):
@@ -43,11 +42,10 @@ class Shop:
         self.engine = engine
         self.sessions = scoped_session(sessionmaker(engine))
         self.calls = 0
-        self.entered, self.go_on = threading.Event(), threading.Event()
         self.app = Flask(__name__)
         self.app.teardown_appcontext(lambda _: self.sessions.remove())
         add_problem_handlers(self.app)
-        for add_routes in (_ordering, _paying, _changing, _holding):
+        for add_routes in (_ordering, _changing):
             add_routes(self)
 
     def idempotent(self, **options: Any) -> Idempotent:
@@ -80,11 +78,6 @@ def _ordering(shop: Shop) -> None:
         order = shop.place(customer or "")
         if not customer:
             abort(422)
-        act = request.headers.get("X-Act", "")
-        if act == "fail":
-            raise RuntimeError("failed")
-        if act:
-            abort(int(act))
         headers = [
             ("ETag", preconditions.etag(order)),
             ("Location", f"/orders/{order.id}"),
@@ -92,45 +85,6 @@ def _ordering(shop: Shop) -> None:
             ("X-Two", "2"),
         ]
         return {"order_id": order.id}, 201, headers
-
-    @app.post("/form")
-    @idempotent
-    def form() -> Any:
-        order = shop.place(request.form["customer"])
-        return redirect(f"/orders/{order.id}", 303)
-
-
-def _paying(shop: Shop) -> None:
-    idempotent = shop.idempotent()
-
-    @shop.app.post("/orders/<int:order_id>/pay")
-    @idempotent
-    def pay(order_id: int) -> Any:
-        shop.calls += 1
-        shop.place("paid")
-        abort(409, "not in this state")
-
-    admin = Blueprint("admin", __name__, url_prefix="/admin")
-
-    @admin.post("/<path:where>/orders")
-    @idempotent
-    def post_for(where: str) -> Any:
-        return Response(str(shop.place(where).id), 201, content_type="text/plain")
-
-    shop.app.register_blueprint(admin)
-
-
-def _holding(shop: Shop) -> None:
-    app = shop.app
-
-    @app.post("/held")
-    @shop.idempotent()
-    def held() -> Any:
-        shop.calls += 1
-        order = shop.place("held")
-        shop.entered.set()
-        assert shop.go_on.wait(DEADLINE_SECONDS)
-        return jsonify(order_id=order.id), 201
 
 
 def _changing(shop: Shop) -> None:
@@ -197,7 +151,6 @@ def serving(url: str) -> Iterator[tuple[Shop, str]]:
     try:
         yield shop, f"http://127.0.0.1:{server.server_port}"
     finally:
-        shop.go_on.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 from flask import Flask
-from sqlalchemy import Engine, select, text
+from psycopg.rows import dict_row
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session
@@ -17,7 +18,7 @@ from sqlalchemy.orm import Session, scoped_session
 import outboxkit
 from outboxkit import effects, inbox, inbox_handler, outbox, tables
 from outboxkit.brokers import Verdict
-from outboxkit.brokers.direct import DirectPublisher
+from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.errors import LeaseLost
 from outboxkit.errors.sqlstates import NO_END, sqlstate_of
 from outboxkit.http import ledger
@@ -81,6 +82,22 @@ async def test_while_the_first_is_open_others_are_told_so(plain: Driver):
     assert isinstance(await plain.on(second, ledger.begin, **ASKED), Replay)
     await done(first.close())
     await done(second.close())
+
+
+def test_an_application_that_listens_to_its_statements_sees_those_of_the_request(pg_engine: Engine):
+    seen: list[str] = []
+    event.listen(pg_engine, "before_cursor_execute", lambda *told: seen.append(told[2].split()[0]))
+    with Session(pg_engine) as session:
+        answered(session, ASKED)
+        session.commit()
+    assert seen == ["INSERT", "UPDATE"]
+
+
+def test_an_application_may_read_its_rows_as_dicts(pg_engine: Engine):
+    event.listen(pg_engine, "connect", lambda driver, _: setattr(driver, "row_factory", dict_row))
+    with Session(pg_engine) as session:
+        fresh = answered(session, ASKED)
+    assert fresh.expires_at.utcoffset() == timedelta(0)
 
 
 async def test_the_database_refuses_a_commit_before_the_answer(plain: Driver):

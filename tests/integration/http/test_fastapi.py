@@ -58,45 +58,6 @@ async def test_many_requests_do_not_wait_for_each_other_in_a_circle(
     assert count(engine) == 2 * AT_ONCE
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_corrected_request_may_keep_its_key(path: str, client: httpx.AsyncClient, engine: Engine):
-    assert (await client.post(path, **order(""))).status_code == 422
-    assert (await client.post(path, **order("ada"))).status_code == 201
-    assert count(engine) == 1
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_raised_conflict_comes_again_and_did_nothing(path: str, client: httpx.AsyncClient, engine: Engine):
-    answers = await asyncio.gather(*(client.post(path, **order("raise 409")) for _ in range(10)))
-    answers.append(await client.post(path, **order("raise 409")))
-    told = [a for a in answers if a.headers.get("x-why") == "asked for"]
-    assert {(a.status_code, a.text) for a in told} == {(409, '{"detail":"no such luck"}')}
-    assert answers[-1].headers["idempotency-replayed"] == "true"
-    assert len([a for a in told if "idempotency-replayed" not in a.headers and "idempotency-expires" in a.headers]) == 1
-    assert (count(engine), count(engine, tables.outbox), count(engine, tables.idempotency)) == (0, 0, 1)
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_whoever_has_the_answer_finds_the_row(path: str, client: httpx.AsyncClient, engine: Engine):
-    for number in range(20):
-        answer = await client.post(path, **order(key=f"key-{number}"))
-        with engine.connect() as connection:
-            found = connection.scalar(select(Order.id).where(Order.id == answer.json()["order_id"]))
-        assert found is not None
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_body_of_a_mebibyte_passes_and_a_longer_one_does_not(
-    path: str, client: httpx.AsyncClient, engine: Engine
-):
-    empty = len(client.build_request("POST", path, **order(note="")).read())
-    largest = order(note="x" * (1024 * 1024 - empty))
-    answers = [await client.post(path, **largest) for _ in range(2)]
-    assert [(a.status_code, a.headers.get("idempotency-replayed")) for a in answers] == [(201, None), (201, "true")]
-    assert (await client.post(path, **order(note="x" * (1024 * 1024 - empty + 1)))).status_code == 413
-    assert count(engine) == 1
-
-
 def caller(x_user: Annotated[str, Header()]) -> str:
     return x_user
 

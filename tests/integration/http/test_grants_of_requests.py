@@ -35,7 +35,7 @@ def writer(postgresql_url: str, roles: dict[str, str]) -> Iterator[Engine]:
     made.dispose()
 
 
-def ask(writer: Engine, key: str) -> ledger.Outcome:
+def ask(writer: Engine, key: str) -> ledger.Judgement:
     """A whole request in atomic mode."""
     with Session(writer) as session, session.begin():
         found = ledger.begin(session, scope="POST /orders", principal="ann", key=key, fingerprint=b"f" * 32)

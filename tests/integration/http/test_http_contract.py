@@ -123,6 +123,15 @@ async def test_two_callers_and_two_keys_are_four_requests(door: Door, client: ht
     assert effects(engine, door) == once(door, 4)
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("door", [SYNC, ASYNC, FLASK], ids=str)
+async def test_an_endpoint_may_have_its_constraints_checked(door: Door, client: httpx.AsyncClient, engine: Engine):
+    """`SET CONSTRAINTS ALL IMMEDIATE` shows a violation of a deferred foreign key early; it is no commit."""
+    answers = [await client.post(door.path, **order("check")) for _ in range(2)]
+    assert [(a.status_code, a.headers.get("idempotency-replayed")) for a in answers] == [(201, None), (201, "true")]
+    assert effects(engine, door) == once(door)
+
+
 @everywhere(BY_DAY)
 async def test_an_answer_that_was_lost_on_the_wire_comes_again(
     door: Door, servers: Servers, client: httpx.AsyncClient, engine: Engine

@@ -10,10 +10,11 @@ from sqlalchemy import Engine, create_engine, insert, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from outboxkit import migrations, tables
+from outboxkit import tables
 from outboxkit.errors import TransactionRequired
 from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay, _locks_of, _row_of
+from outboxkit.http.ledger import Fresh, InProgress, Judgement, Mismatch, Replay, _locks_of, _row_of
+from outboxkit.schema import migrations
 from tests.integration.outbox.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
 from tests.servers import Server, create_database, drop_database
 from tests.support.ledger_requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, expire, told
@@ -50,7 +51,7 @@ def test_the_open_request_is_in_progress_and_another_payload_a_mismatch(holder: 
 def test_every_payload_but_the_open_one_is_a_mismatch_at_once(holder: Session, pg_engine: Engine):
     ready = Barrier(30)
 
-    def one(number: int) -> Outcome:
+    def one(number: int) -> Judgement:
         ready.wait()
         return told(pg_engine, ASKED | {"fingerprint": bytes([number]) * 32})
 
@@ -273,6 +274,36 @@ def test_the_database_refuses_a_commit_before_the_answer_in_whatever_words(pg_en
             session.connection().exec_driver_sql(sql)
         session.rollback()
     assert isinstance(told(pg_engine), Fresh), "the key is free at once"
+    assert count(pg_engine) == 0
+
+
+IMMEDIATE = "SET CONSTRAINTS ALL IMMEDIATE"
+
+
+def test_a_request_may_have_its_constraints_checked_before_its_answer(pg_engine: Engine):
+    """As an application does for a deferred foreign key: before the key is taken, and after, with one key or two."""
+    with Session(pg_engine) as session:
+        session.execute(text(IMMEDIATE))
+        runs = [ledger.begin(session, **asked) for asked in (ASKED, ASKED | {"key": "k-2"})]
+        with session.begin_nested():
+            session.execute(text(IMMEDIATE))
+        session.execute(text(IMMEDIATE))
+        for fresh in runs:
+            ledger.complete(session, fresh, CREATED)
+        session.execute(text(IMMEDIATE))
+        session.commit()
+    assert told(pg_engine) == Replay(CREATED, runs[0].expires_at)
+
+
+@pytest.mark.parametrize("sql", [f"{IMMEDIATE}; COMMIT", "COMMIT"])
+def test_a_commit_is_refused_after_a_check_of_the_constraints(pg_engine: Engine, sql: str):
+    with Session(pg_engine) as session:
+        for number in range(2):
+            ledger.begin(session, **ASKED | {"key": f"k-{number}"})
+        session.execute(text(IMMEDIATE))
+        with pytest.raises(DBAPIError, match="must not commit before it has its answer"):
+            session.execute(text(sql))
+        session.rollback()
     assert count(pg_engine) == 0
 
 

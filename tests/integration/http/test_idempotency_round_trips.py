@@ -8,15 +8,15 @@ from sqlalchemy import Engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome
+from outboxkit.http.ledger import Fresh, InProgress, Judgement, Mismatch
 from outboxkit.runtime import process
 from tests.support.ledger_requests import ASKED, CREATED, IN_STEPS, OTHER, done
 from tests.support.tcp_proxy import TcpProxy
 
 WARM_UP, REQUESTS = 20, 30
 """The driver prepares a statement that it has seen a few times, which is a round trip of its own, once."""
-THE_COMMIT = 1
-"""Of the transaction, which the work needs anyway; its BEGIN goes out with the first statement."""
+THE_TRANSACTION = 2
+"""Its BEGIN and its COMMIT, which the work needs anyway."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def engine(pg_engine: Engine, proxy: TcpProxy) -> AsyncIterator[AsyncEngin
     await made.dispose()
 
 
-async def serve(engine: AsyncEngine, asked: dict[str, Any]) -> Outcome:
+async def serve(engine: AsyncEngine, asked: dict[str, Any]) -> Judgement:
     async with AsyncSession(engine) as session:
         outcome = await session.run_sync(ledger.begin, **asked)
         if isinstance(outcome, Fresh) and outcome.lease is None:
@@ -50,7 +50,7 @@ async def turns(engine: AsyncEngine, proxy: TcpProxy, asked: list[dict[str, Any]
     before = proxy.turns
     for each in asked[WARM_UP:]:
         await serve(engine, each)
-    return (proxy.turns - before) / (len(asked) - WARM_UP) - THE_COMMIT
+    return (proxy.turns - before) / (len(asked) - WARM_UP) - THE_TRANSACTION
 
 
 def numbered(asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ async def test_a_lease_costs_one(engine: AsyncEngine, proxy: TcpProxy):
 
 @pytest.mark.parametrize(("asked", "outcome"), [(ASKED, InProgress()), (OTHER, Mismatch())])
 async def test_what_the_open_holder_does_costs_three(
-    engine: AsyncEngine, proxy: TcpProxy, async_pg_engine: AsyncEngine, asked: dict[str, Any], outcome: Outcome
+    engine: AsyncEngine, proxy: TcpProxy, async_pg_engine: AsyncEngine, asked: dict[str, Any], outcome: Judgement
 ):
     async with AsyncSession(async_pg_engine) as holder:
         await holder.run_sync(ledger.begin, **ASKED)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, ids, inbox, inbox_handler, outbox, tables
-from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
+from outboxkit.inbox import Entry, handler_of
 
 EFFECTS = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("by", String(300)))
 
@@ -62,29 +62,6 @@ async def test_one_message_for_two_handlers_with_duplicates(engine: Engine, asyn
     with engine.connect() as connection:
         asked = select(tables.outbox.c.causation_id).order_by(tables.outbox.c.position)
         assert connection.execute(asked).scalars().all() == ["b", "a", "ä", "c"]
-
-
-async def test_a_batch_and_one_by_one_know_each_other(engine: Engine, async_engine: AsyncEngine):
-    (one, *_) = entries("a")
-    async with AsyncSession(async_engine) as session, session.begin():
-        await session.run_sync(inbox.run_once, one.message, bill)
-    assert await run(async_engine, entries("a")) == [Outcome.DUPLICATE, Outcome.PROCESSED]
-    async with AsyncSession(async_engine) as session, session.begin():
-        assert await session.run_sync(inbox.run_once, one.message, ship) is Outcome.DUPLICATE
-    assert effects(engine) == ["bill a", "ship a"]
-
-
-async def test_a_failure_takes_the_whole_batch_back(engine: Engine, async_engine: AsyncEngine):
-    @inbox_handler("Fails", batch=True)
-    async def fails(session: AsyncSession, event: Ordered) -> None:
-        raise ZeroDivisionError
-
-    wanted = entries("a", "b") + entries("c", handlers=(fails,)) + entries("d")
-    with pytest.raises(BatchEntryFailed) as raised:
-        await run(async_engine, wanted)
-    assert raised.value.index == 4
-    assert effects(engine) == []
-    assert await run(async_engine, wanted[:4] + wanted[5:]) == [Outcome.PROCESSED] * 6
 
 
 async def test_each_row_keeps_the_time_of_its_message(engine: Engine, async_engine: AsyncEngine):

@@ -4,12 +4,11 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, insert, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, TransactionRequired, event, inbox, inbox_handler, outbox, tables
+from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, tables
 from tests.support.polling import eventually_async
 
 MESSAGE = Message(id="m", type="Ordered", payload=b'{"number":7}')
@@ -68,13 +67,6 @@ async def test_at_the_same_time_the_second_waits_for_the_first(async_pg_engine: 
     assert await committed(async_pg_engine) == (1, 1)
 
 
-def test_an_autocommit_connection_is_refused(pg_engine: Engine):
-    engine = create_engine(pg_engine.url, isolation_level="AUTOCOMMIT")
-    with Session(engine) as session, session.begin(), pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
-        inbox.run_once(session, MESSAGE, bill)
-    engine.dispose()
-
-
 @pytest.mark.parametrize("handler", [hangs, hangs_in_sync])
 async def test_a_handler_whose_statement_hangs_is_cancelled_in_the_server_too(
     async_pg_engine: AsyncEngine, handler: object
@@ -87,13 +79,6 @@ async def test_a_handler_whose_statement_hangs_is_cancelled_in_the_server_too(
     assert await committed(async_pg_engine) == (0, 0)
     assert await run(async_pg_engine, bill) is Outcome.PROCESSED
     assert await committed(async_pg_engine) == (1, 1)
-
-
-async def test_after_a_timeout_the_same_message_is_new(async_pg_engine: AsyncEngine):
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            await run(async_pg_engine, hangs)
-    assert async_pg_engine.pool.checkedout() == 0
 
 
 async def test_a_stop_in_the_middle_of_a_statement_is_no_timeout(async_pg_engine: AsyncEngine):
@@ -123,31 +108,3 @@ async def test_waiting_for_a_duplicate_is_not_the_handlers_time(async_pg_engine:
         await session.execute(text("SELECT pg_sleep(0.3)"))
         await session.rollback()
         assert await waiting is Outcome.PROCESSED
-
-
-def test_who_goes_on_after_an_error_is_not_taken_for_done(pg_engine: Engine):
-    """PostgreSQL answers the COMMIT of a transaction that it has given up with a rollback, and calls it no error."""
-
-    @inbox_handler("GoesOn")
-    def goes_on(session: Session, event: Ordered) -> None:
-        outbox.add(session, event)
-        session.flush()
-        with pytest.raises(IntegrityError):
-            session.execute(insert(tables.inbox).values(handler="Other", message_id="m", type=None))
-
-    refused = pytest.raises(TransactionRequired, match="'GoesOn' caught a database error")
-    with refused, Session(pg_engine) as session, session.begin():
-        inbox.run_once(session, MESSAGE, goes_on)
-
-
-def test_an_error_in_a_savepoint_is_the_handlers_own(pg_engine: Engine):
-    @inbox_handler("Careful")
-    def careful(session: Session, event: Ordered) -> None:
-        outbox.add(session, event)
-        with pytest.raises(IntegrityError), session.begin_nested():
-            session.execute(insert(tables.inbox).values(handler="Other", message_id="m", type=None))
-
-    with Session(pg_engine) as session, session.begin():
-        assert inbox.run_once(session, MESSAGE, careful) is Outcome.PROCESSED
-    with Session(pg_engine) as session:
-        assert session.scalar(select(func.count()).select_from(tables.outbox)) == 1

@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
 from outboxkit.runtime import process
-from outboxkit.schema.partitions import INBOX, drop_before, make_ahead, make_behind
+from outboxkit.schema.partitions import drop_before, make_ahead, make_behind
+from outboxkit.statements.partitions import INBOX
 from tests.support.histories import ACCEPTED, DAY, HOUR, History, plays
 from tests.support.night import by_night
 

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import DateTime, ForeignKey, Numeric, func, select, text, update
+from sqlalchemy import DateTime, ForeignKey, Numeric, func, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -111,13 +111,6 @@ def wrong_sum_by_hand(session: Session, event: Ordered) -> None:
         customer.orders += 1
 
 
-@inbox_handler("wrong.SumByHandAsync")
-async def wrong_sum_by_hand_async(session: AsyncSession, event: Ordered) -> None:
-    customer = await session.get(Customer, event.customer)
-    if customer is not None:
-        customer.orders += 1
-
-
 @inbox_handler("wrong.SumByHandInSql")
 def wrong_sum_in_sql(session: Session, event: Ordered) -> None:
     orders = session.execute(text("SELECT orders FROM customers WHERE name = :name"), {"name": event.customer}).scalar()
@@ -129,13 +122,6 @@ def wrong_sum_in_sql(session: Session, event: Ordered) -> None:
 @inbox_handler("right.SumBySql")
 def right_sum_by_sql(session: Session, event: Ordered) -> None:
     session.execute(update(Customer).where(Customer.name == event.customer).values(orders=Customer.orders + 1))
-
-
-@inbox_handler("right.SumByLock")
-def right_sum_by_lock(session: Session, event: Ordered) -> None:
-    customer = session.get(Customer, event.customer, with_for_update=True)
-    if customer is not None:
-        customer.orders += 1
 
 
 @inbox_handler("right.SumByVersion")
@@ -154,18 +140,6 @@ def wrong_upsert(session: Session, event: Ordered) -> None:
         session.add(Invoice(order_id=event.order_id))
 
 
-@inbox_handler("wrong.UpsertWithoutKey")
-def wrong_upsert_without_key(session: Session, event: Ordered) -> None:
-    if session.scalar(select(Receipt).where(Receipt.order_id == event.order_id)) is None:
-        add_receipt(session, event)
-
-
-@inbox_handler("wrong.NextNumber")
-def wrong_next_number(session: Session, event: Ordered) -> None:
-    number = session.scalar(select(func.coalesce(func.max(Receipt.number), 0)))
-    add_receipt(session, event, number=number + 1)
-
-
 @inbox_handler("right.Upsert")
 def right_upsert(session: Session, event: Ordered) -> None:
     session.execute(insert(Invoice).values(order_id=event.order_id).on_conflict_do_nothing())
@@ -177,11 +151,6 @@ def right_upsert_in_savepoint(session: Session, event: Ordered) -> None:
         session.add(Invoice(order_id=event.order_id))
 
 
-@inbox_handler("right.InsertOnce")
-def right_insert_once(session: Session, event: Ordered) -> None:
-    session.add(Invoice(order_id=event.order_id))
-
-
 # Errors.
 
 
@@ -189,13 +158,6 @@ def right_insert_once(session: Session, event: Ordered) -> None:
 def wrong_swallow(session: Session, event: Ordered) -> None:
     with suppress(Exception), session.begin_nested():
         session.add(Invoice(order_id=event.order_id))
-
-
-@inbox_handler("wrong.SwallowAsync")
-async def wrong_swallow_async(session: AsyncSession, event: Ordered) -> None:
-    with suppress(Exception):
-        async with session.begin_nested():
-            session.add(Invoice(order_id=event.order_id))
 
 
 @inbox_handler("wrong.SwallowPlain")
@@ -232,11 +194,6 @@ async def write_receipt(session: AsyncSession, event: Ordered) -> None:
 async def wrong_forgotten_await(session: AsyncSession, event: Ordered) -> None:
     session.add(Invoice(order_id=event.order_id))
     write_receipt(session, event)  # type: ignore[unused-coroutine]
-
-
-@inbox_handler("right.Await")
-async def right_await(session: AsyncSession, event: Ordered) -> None:
-    await write_receipt(session, event)
 
 
 @inbox_handler("wrong.CaughtWithoutSavepoint")

@@ -13,19 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TextIO
 from unittest.mock import Mock
 
-from sqlalchemy import create_engine, func, select, text
 from sqlalchemy import event as listening
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Retry, inbox_handler
 from tests.integration.kit.kit_handlers import Ordered, Receipt, add_receipt
 
-URL = ""
 SEEN: set[int] = set()
 IDS: set[str] = set()
 TOTALS: Counter[str] = Counter()
-PRICES: dict[str, int] = {}
 HANDLED = 0
 NUMBERED = array("i", [0])
 LOG: TextIO = sys.stderr
@@ -41,12 +39,6 @@ def wrong_commit(session: Session, event: Ordered) -> None:
     session.commit()
 
 
-@inbox_handler("wrong.Rollback")
-def wrong_rollback(session: Session, event: Ordered) -> None:
-    add_receipt(session, event)
-    session.rollback()
-
-
 @inbox_handler("wrong.CommitOfConnection")
 def wrong_commit_of_connection(session: Session, event: Ordered) -> None:
     add_receipt(session, event)
@@ -58,14 +50,6 @@ def wrong_commit_of_connection(session: Session, event: Ordered) -> None:
 def wrong_second_session(session: Session, event: Ordered) -> None:
     with Session(session.get_bind()) as second, second.begin():
         add_receipt(second, event)
-
-
-@inbox_handler("wrong.SecondEngine")
-def wrong_second_engine(session: Session, event: Ordered) -> None:
-    engine = create_engine(URL)
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO receipts (order_id, total) VALUES (7, 1)"))
-    engine.dispose()
 
 
 @inbox_handler("wrong.RowsAfterCommit")
@@ -232,11 +216,6 @@ def right_mocked_reader(session: Session, event: Ordered) -> None:
     add_receipt(session, event)
 
 
-@inbox_handler("right.Cache")
-def right_cache(session: Session, event: Ordered) -> None:
-    add_receipt(session, event, number=PRICES.setdefault(event.customer, 5))
-
-
 class Desk:
     """An object with another one inside."""
 
@@ -280,13 +259,6 @@ def wrong_file_kept_open(session: Session, event: Ordered) -> None:
 def right_clients(session: Session, event: Ordered) -> None:
     CLIENTS.put(CLIENTS.get())
     add_receipt(session, event)
-
-
-@inbox_handler("right.RateKept")
-def right_rate_kept(session: Session, event: Ordered) -> None:
-    if not hasattr(DESK, "rate"):
-        vars(DESK)["rate"] = 5
-    add_receipt(session, event, number=vars(DESK)["rate"])
 
 
 # Chance and the clock.

@@ -96,12 +96,6 @@ def wrong_open_connection(session: Session, event: Ordered) -> None:
     SENDALL(b"task")
 
 
-@inbox_handler("wrong.OpenConnectionAsync")
-async def wrong_open_connection_async(session: AsyncSession, event: Ordered) -> None:
-    await asyncio.sleep(0)
-    SENDALL(b"task")
-
-
 @inbox_handler("wrong.CancellationSwallowed")
 async def wrong_cancellation_swallowed(session: AsyncSession, event: Ordered) -> None:
     with suppress(asyncio.CancelledError):

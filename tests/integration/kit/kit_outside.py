@@ -9,9 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import urllib.request
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, effects, inbox_handler
-from tests.integration.kit.kit_handlers import Ordered, Receipt, add_receipt
+from tests.integration.kit.kit_handlers import Ordered, add_receipt
 
 WEB = ""
 MAIL = 0
@@ -31,7 +29,6 @@ FOLDER = Path()
 LOCAL = ""
 KEPT: Any = None
 SESSIONS: Any = None
-POOL = ThreadPoolExecutor(1)
 
 
 # Requests.
@@ -40,23 +37,6 @@ POOL = ThreadPoolExecutor(1)
 @inbox_handler("wrong.Httpx")
 def wrong_httpx(session: Session, event: Ordered) -> None:
     httpx.post(f"{WEB}/charges", json={"order": event.order_id}, verify=False)
-
-
-@inbox_handler("wrong.HttpxAsync")
-async def wrong_httpx_async(session: AsyncSession, event: Ordered) -> None:
-    async with httpx.AsyncClient(verify=False) as client:
-        await client.post(f"{WEB}/charges", json={"order": event.order_id})
-
-
-@inbox_handler("wrong.Requests")
-def wrong_requests(session: Session, event: Ordered) -> None:
-    requests.post(f"{WEB}/charges", json={"order": event.order_id}, timeout=10)
-
-
-@inbox_handler("wrong.Urllib")
-def wrong_urllib(session: Session, event: Ordered) -> None:
-    with urllib.request.urlopen(f"{WEB}/charges", data=b"order=7", timeout=10) as answer:
-        answer.read()
 
 
 @inbox_handler("wrong.HttpClient")
@@ -83,13 +63,6 @@ def right_key(session: Session, event: Ordered, message: Message) -> None:
 def right_get(session: Session, event: Ordered) -> None:
     rate = httpx.get(f"{WEB}/rate", verify=False).status_code
     add_receipt(session, event, number=rate)
-
-
-@inbox_handler("right.GetAsync")
-async def right_get_async(session: AsyncSession, event: Ordered) -> None:
-    async with httpx.AsyncClient(verify=False) as client:
-        rate = (await client.get(f"{WEB}/rate")).status_code
-    session.add(Receipt(order_id=event.order_id, total=event.total, number=rate))
 
 
 @inbox_handler("right.Put")
@@ -124,11 +97,6 @@ async def wrong_mail_in_thread(session: AsyncSession, event: Ordered) -> None:
     await asyncio.to_thread(send_mail, "ann@example.com")
 
 
-@inbox_handler("wrong.MailInPool")
-def wrong_mail_in_pool(session: Session, event: Ordered) -> None:
-    POOL.submit(send_mail, "ann@example.com").result()
-
-
 @inbox_handler("wrong.Socket")
 def wrong_socket(session: Session, event: Ordered) -> None:
     with socket.create_connection(("127.0.0.1", MAIL), timeout=10) as connection:
@@ -150,12 +118,6 @@ def wrong_unix_socket(session: Session, event: Ordered) -> None:
 @inbox_handler("wrong.UnixSocketKept")
 def wrong_unix_socket_kept(session: Session, event: Ordered) -> None:
     KEPT.sendall(b"sold")
-
-
-@inbox_handler("wrong.UnixDatagram")
-def wrong_unix_datagram(session: Session, event: Ordered) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendmsg([b"sold"], [], 0, f"{LOCAL}.datagrams")
 
 
 @inbox_handler("wrong.UdpParts")
@@ -199,12 +161,6 @@ def wrong_hard_link(session: Session, event: Ordered) -> None:
 @inbox_handler("wrong.Link")
 def wrong_link(session: Session, event: Ordered) -> None:
     (FOLDER / str(uuid.uuid4())).symlink_to("counter")
-
-
-@inbox_handler("wrong.FileBehindALink")
-def wrong_file_behind_a_link(session: Session, event: Ordered) -> None:
-    with (FOLDER / "link").open("a") as file:
-        file.write("sold")
 
 
 @inbox_handler("right.Truncate")

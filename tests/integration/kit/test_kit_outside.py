@@ -27,16 +27,16 @@ def test_what_the_test_allows_is_no_finding(shop: Engine, tmp_path: Path, monkey
     assert_effects_once(kit_outside.wrong_system, ORDERED, engine=shop, outside="true")
     with web() as port:
         monkeypatch.setattr(kit_outside, "WEB", f"http://127.0.0.1:{port}")
-        assert_effects_once(kit_outside.wrong_requests, ORDERED, engine=shop, outside="POST http://127.0.0.1:*/charges")
+        assert_effects_once(kit_outside.wrong_httpx, ORDERED, engine=shop, outside="POST http://127.0.0.1:*/charges")
 
 
 def test_a_finding_names_the_line_and_what_allows_it(shop: Engine, monkeypatch: pytest.MonkeyPatch):
     with web() as port:
         monkeypatch.setattr(kit_outside, "WEB", f"http://127.0.0.1:{port}")
         with pytest.raises(AssertionError) as caught:
-            assert_effects_once(kit_outside.wrong_requests, ORDERED, engine=shop)
+            assert_effects_once(kit_outside.wrong_httpx, ORDERED, engine=shop)
     assert f"    POST http://127.0.0.1:{port}/charges, at kit_outside.py:" in str(caught.value)
-    assert ": requests.post(" in str(caught.value)
+    assert ": httpx.post(" in str(caught.value)
     assert f"if it is meant: outside=['POST http://127.0.0.1:{port}/charges']" in str(caught.value)
 
 

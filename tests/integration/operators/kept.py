@@ -6,8 +6,7 @@ from typing import Any
 from sqlalchemy import Engine, insert, text
 
 from outboxkit import statements, tables
-from outboxkit.schema.partitions import PUBLISHED
-from outboxkit.statements.partitions import PartitionedTable
+from outboxkit.statements.partitions import PUBLISHED, PartitionedTable
 
 DAY = timedelta(days=1)
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -33,11 +33,11 @@ async def test_a_key_is_released_in_its_destination_alone(engine: Engine, async_
         [waiting(30, "a", destination="default"), waiting(31, "a", destination="payments")],
     )
     survey = await DeadLetters(async_engine).survey(Selection(numbers=(2,)))
-    assert (survey.keys, survey.waiting) == (1, 1)
+    assert (survey.keys, survey.waiting.value) == (1, 1)
     assert (await resolve(async_engine, Selection(numbers=(2,)))).released == 1
     assert still_parked(engine) == {30}
     survey = await DeadLetters(async_engine).survey(ALL)
-    assert (survey.keys, survey.waiting) == (1, 1)
+    assert (survey.keys, survey.waiting.value) == (1, 1)
     assert (await resolve(async_engine)).released == 1
     assert still_parked(engine) == set()
 

@@ -1,18 +1,21 @@
 """Dead letters on real databases: replayed and discarded, by one or by many, beside relays, and broken off."""
 
 import asyncio
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import statements, tables
+from outboxkit import ids, statements, tables
 from outboxkit.operators import deadletters
 from outboxkit.operators.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
 from outboxkit.operators.deadletters.resolving import resolve_page
-from outboxkit.statements.resolve import Resolution
-from tests.integration.operators.dead_rows import dead, fill, letters, outbox_rows, still_parked, waiting
+from outboxkit.operators.sql.resolve import Resolution
+from outboxkit.runtime import process, window
+from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.support.polling import eventually_async
 
 ALL = Selection()
@@ -20,13 +23,13 @@ ALL = Selection()
 
 async def replay(engine: AsyncEngine, selection: Selection = ALL, **more: Any) -> Resolved:
     done = Resolved()
-    await DeadLetters(engine, **more).replay(selection, asyncio.Event(), done)
+    await DeadLetters(engine, **more).resolve("replayed", selection, asyncio.Event(), done)
     return done
 
 
 async def discard(engine: AsyncEngine, selection: Selection = ALL) -> Resolved:
     done = Resolved()
-    await DeadLetters(engine).discard(selection, asyncio.Event(), done)
+    await DeadLetters(engine).resolve("discarded", selection, asyncio.Event(), done)
     return done
 
 
@@ -50,38 +53,10 @@ async def test_a_replayed_message_is_as_it_was_and_due_now(engine: Engine, async
     assert letter.resolved_by == await DeadLetters(async_engine).who()
 
 
-async def test_discard_keeps_the_row_and_lets_its_key_go_on(engine: Engine, async_engine: AsyncEngine):
-    fill(engine, [dead(10, key="a"), dead(None, side="inbox", message_id="x")], [waiting(20, "a")])
-    assert (await discard(async_engine)).count == 2
-    assert outbox_rows(engine).keys() == {20}
-    assert still_parked(engine) == set()
-    assert {(row.resolution, row.parked) for row in letters(engine).values()} == {("discarded", False)}
-
-
-async def test_a_key_waits_for_its_last_dead_letter(engine: Engine, async_engine: AsyncEngine):
-    fill(engine, [dead(10, key="a"), dead(20, key="a")], [waiting(15, "a"), waiting(25, "a")])
-    assert (await replay(async_engine, Selection(numbers=(1,)))).released == 1
-    assert still_parked(engine) == {25}
-    assert (await discard(async_engine, Selection(numbers=(2,)))).released == 1
-    assert still_parked(engine) == set()
-
-
-async def test_only_the_selection_is_touched(engine: Engine, async_engine: AsyncEngine):
-    fill(engine, [dead(1), dead(2, type="ParcelSent"), dead(3, reason="unroutable"), dead(None, side="inbox")])
-    assert (await replay(async_engine, Selection(type="OrderConfirmed", reason="rejected"))).count == 1
-    assert outbox_rows(engine).keys() == {1}
-    assert [row.resolution for row in letters(engine).values()] == ["replayed", None, None, None]
-
-
-async def test_a_second_replay_finds_nothing(engine: Engine, async_engine: AsyncEngine):
-    fill(engine, [dead(1)])
-    assert [(await replay(async_engine)).count for _ in range(2)] == [1, 0]
-
-
 async def test_a_place_that_is_taken_is_refused_and_nothing_is_lost(engine: Engine, async_engine: AsyncEngine):
     fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
     done = await replay(async_engine)
-    assert (done.count, done.named, done.refused, done.complete) == (1, {Refusal.TAKEN: [1]}, {Refusal.TAKEN: 1}, True)
+    assert (done.count, done.refused, done.complete) == (1, {Refusal.TAKEN: 1}, True)
     assert outbox_rows(engine)[1].key == "a"
     assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
 
@@ -95,15 +70,15 @@ async def test_they_go_back_in_the_order_of_the_outbox(
     fill(engine, [dead(place, key=f"k{place % 3}") for place in places])
     seen: list[set[int]] = []
     rate = 3.0
-    letters_ = DeadLetters(async_engine, rate=rate, monotonic=lambda: 0.0, sleep=no_sleep)
-    await letters_.replay(ALL, asyncio.Event(), Resolved(), lambda _: seen.append(set(outbox_rows(engine))))
+
+    async def look(_: float) -> None:  # it sleeps after each page
+        seen.append(set(outbox_rows(engine)))
+
+    letters_ = DeadLetters(async_engine, rate=rate, monotonic=lambda: 0.0, sleep=look)
+    await letters_.resolve("replayed", ALL, asyncio.Event(), Resolved())
     added = [sorted(now - before) for before, now in zip([set(), *seen], seen, strict=False)]
     assert [place for page in added for place in page] == sorted(places)
     assert max(map(len, added)) == rate
-
-
-async def no_sleep(_: float) -> None:
-    pass
 
 
 async def test_the_rate_is_kept_by_waiting(engine: Engine, async_engine: AsyncEngine):
@@ -121,13 +96,13 @@ async def test_what_dies_meanwhile_is_no_part_of_it(engine: Engine, async_engine
     """Else a message that dies again at once would be replayed for ever."""
     fill(engine, [dead(1), dead(2)])
 
-    def die_again(_: Resolved) -> None:
+    async def die_again(_: float) -> None:  # it sleeps after each page
         fill(engine, [dead(100 + len(letters(engine)))])
 
     done = Resolved()
     async with asyncio.timeout(120):
-        await DeadLetters(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=no_sleep).replay(
-            ALL, asyncio.Event(), done, die_again
+        await DeadLetters(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=die_again).resolve(
+            "replayed", ALL, asyncio.Event(), done
         )
     assert done.count == 2
     assert sum(row.resolution is None for row in letters(engine).values()) == 2
@@ -273,3 +248,41 @@ async def test_relays_that_park_and_operators_that_release_never_leave_a_row_beh
     await asyncio.gather(relay(0), replay(async_pg_engine), relay(10), discard(async_pg_engine))
     assert all(row.resolution for row in letters(pg_engine).values())
     assert still_parked(pg_engine) == set()
+
+
+async def test_it_is_known_whether_a_relay_is_there_to_send_them(async_pg_engine: AsyncEngine, postgresql_url: str):
+    letters = DeadLetters(async_pg_engine)
+    assert await letters.has_relay() is False
+    relay = process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=1), destination="mail")
+    async with relay.connect():
+        assert await letters.has_relay() is True
+    await relay.dispose()
+
+
+async def test_a_survey_judges_as_a_replay_does_though_the_server_leaves_most_of_them_out(
+    engine: Engine, async_engine: AsyncEngine
+):
+    """Each condition of the statement alone makes a letter one that the rules refuse, or may."""
+    now = await DeadLetters(async_engine).now()
+    day, rules = timedelta(days=1), ReplayRules(timedelta(days=14))
+    fresh, old = f"{ids.new()[:-12]}abcdefabcdef", window.lowest_id(now - 20 * day)
+    edge = [
+        window.lowest_id(now - rules.retention + rules.skew + seconds * timedelta(seconds=1)) for seconds in (-60, 60)
+    ]
+    texts = [fresh, old, *edge, fresh.upper(), "m-1", "zzzzzzzz-zzzz-7zzz-8zzz-zzzzzzzzzzzz", "", None]
+    rows = [buried(text_) for text_ in texts]
+    rows += [
+        buried("m-2", created_at=now - 20 * day),
+        buried(f"{fresh[:-1]}0", queue=None),
+        buried(f"{fresh[:-1]}1", type=""),
+    ]
+    rows += [buried(f"{fresh[:-2]}0{n}", reason=reason) for n, reason in enumerate(("stale", "malformed", "rejected"))]
+    rows += [
+        buried(f"{fresh[:-2]}1{n}", **{name: "é" * 200}) for n, name in enumerate(("key", "topic", "type", "queue"))
+    ]
+    fill(engine, rows)
+    survey = await DeadLetters(async_engine, rules=rules).survey(ALL)
+    judged = Counter(filter(None, (rules.refusal(row, now) for row in letters(engine).values())))
+    assert survey.refusals == judged
+    assert {Refusal.STALE, Refusal.MALFORMED, Refusal.NO_QUEUE} == judged.keys()
+    assert survey.count == len(rows)

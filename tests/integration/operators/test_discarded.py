@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, OutboxkitError, Outcome, event, inbox, inbox_handler, tables
-from outboxkit.brokers import reserved
+from outboxkit.codec.headers import read_delivery_headers
 from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.operators.replay import Replayed, Replayer
 from outboxkit.operators.replay import ReplaySelection as Kept
@@ -59,7 +59,7 @@ async def test_a_handler_that_was_discarded_does_not_run_any_more(engine: Engine
             connection.execute(insert(tables.dead_letter).values(row))
     assert handled(engine, issue, "two") is Outcome.PROCESSED  # a redelivery was faster
     done = Resolved()
-    await DeadLetters(async_engine).discard(Selection(), asyncio.Event(), done)
+    await DeadLetters(async_engine).resolve("discarded", Selection(), asyncio.Event(), done)
     assert done.count == len(rows)
     assert handled(engine, issue, "one") is Outcome.DUPLICATE
     assert handled(engine, count, "one") is Outcome.PROCESSED, "the other handler of the message is not concerned"
@@ -71,7 +71,7 @@ async def test_it_is_remembered_for_as_long_as_a_handled_one(engine: Engine, asy
     with engine.begin() as connection:
         row = letter | ENVELOPE | {"handler": "billing.IssueInvoice", "message_id": "one"}
         connection.execute(insert(tables.dead_letter).values(row))
-    await DeadLetters(async_engine).discard(Selection(), asyncio.Event(), Resolved())
+    await DeadLetters(async_engine).resolve("discarded", Selection(), asyncio.Event(), Resolved())
     with engine.connect() as connection:
         assert connection.execute(select(tables.inbox.c.processed_at)).scalar_one() == ahead
 
@@ -85,7 +85,7 @@ async def test_a_discard_that_waits_for_a_consumer_holds_no_message_behind_its_o
         connection.execute(insert(tables.dead_letter), [letter | {"message_id": each} for each in ("b", "a")])
     with pg_engine.connect() as consumer:
         consumer.execute(insert(tables.inbox).values(message_id="a", **handled_now))
-        discard = DeadLetters(async_pg_engine).discard(Selection(), asyncio.Event(), done := Resolved())
+        discard = DeadLetters(async_pg_engine).resolve("discarded", Selection(), asyncio.Event(), done := Resolved())
         discarding = asyncio.create_task(discard)
         await eventually_async(lambda: asyncio.to_thread(waiting, pg_engine))
         consumer.execute(text("SET LOCAL lock_timeout = '10s'"))
@@ -103,7 +103,7 @@ async def test_a_replay_can_be_for_some_handlers(engine: Engine, async_engine: A
     chosen = Kept(handlers=("billing.CountSale", "billing.Sales"))
     await Replayer(async_engine, queue, chosen).run(asyncio.Event(), done)
     (message,) = queue.taken
-    assert reserved.read_delivery_headers(message.headers).handlers == ("billing.CountSale", "billing.Sales")
+    assert read_delivery_headers(message.headers).handlers == ("billing.CountSale", "billing.Sales")
 
 
 async def test_a_replay_waits_for_what_is_being_settled(pg_engine: Engine, async_pg_engine: AsyncEngine):
@@ -158,7 +158,7 @@ async def test_an_absurd_moment_hides_no_other_dead_letter(
     letters = DeadLetters(async_pg_engine)
     assert len((await letters.find(Selection(), limit=10)).rows) == len(await letters.read(Selection(), limit=10)) == 2
     done = Resolved()
-    await letters.replay(Selection(), asyncio.Event(), done)
+    await letters.resolve("replayed", Selection(), asyncio.Event(), done)
     assert done.complete
     with pg_engine.connect() as connection:
         assert "fine" in connection.execute(select(tables.outbox.c.message_id)).scalars().all()

@@ -6,12 +6,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import create_engine
 
-from outboxkit.errors.wording import COUNTED
+from outboxkit.errors.figures import COUNTED
 from outboxkit.operators.doctor import messages, retention, shards
 from outboxkit.operators.findings import Limits
+from outboxkit.operators.pausing import pause_process
 from outboxkit.runtime import process
-from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.runtime.retention import Periods, Retention
+from outboxkit.runtime.workers import CONSUMER, RELAY
 from tests.integration.operators.doctoring import codes, connected, examined, look, one
 from tests.processes import COMMAND, run_to_end
 
@@ -128,7 +129,7 @@ def test_a_key_that_is_parked(postgresql_url: str) -> None:
         "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7 (refused): "
         "the queue is full."
     )
-    assert parked.commands[1] == "outboxkit dead replay --key 'order 7'"
+    assert parked.commands[1] == "outboxkit dead replay --side outbox --key 'order 7'"
     assert dead.code == "dead-letters"
 
 
@@ -137,7 +138,7 @@ def test_a_key_that_cannot_be_printed_can_be_pasted(postgresql_url: str) -> None
         connection.execute(DEAD, ("a\nb", True))
     add(postgresql_url, key="a\nb", held=True, due="9999-12-31 00:00+00")
     (parked, _) = look(postgresql_url, messages.check_dead_letters)
-    assert parked.commands[1] == r"outboxkit dead replay --key $'a\x0ab'"
+    assert parked.commands[1] == r"outboxkit dead replay --side outbox --key $'a\x0ab'"
 
 
 def test_dead_letters_beyond_those_that_are_counted(postgresql_url: str) -> None:
@@ -148,7 +149,8 @@ def test_dead_letters_beyond_those_that_are_counted(postgresql_url: str) -> None
             (COUNTED + 5,),
         )
     (finding,) = look(postgresql_url, messages.check_dead_letters)
-    assert finding.what.startswith("more than 10 000 dead letters are open (more than 10 000 inbox failed), ")
+    assert finding.what.startswith("more than 10 000 dead letters are open (more than 10 000 inbox failed). ")
+    assert finding.commands[0] == "outboxkit dead list --group-by error"
 
 
 def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
@@ -157,8 +159,9 @@ def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
     (finding,) = look(postgresql_url, messages.check_dead_letters)
     assert (finding.code, finding.severity) == ("dead-letters", "warning")
     assert finding.what == (
-        "1 dead letter is open (1 outbox refused), the oldest for 3 d 0 h: OrderConfirmed, the queue is full"
+        "1 dead letter is open (1 outbox refused). The oldest, for 3 d 0 h: OrderConfirmed, the queue is full"
     )
+    assert finding.commands[0] == "outboxkit dead list"
 
 
 def test_a_call_that_may_have_happened(postgresql_url: str) -> None:
@@ -180,7 +183,7 @@ def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
         connection.execute("UPDATE outboxkit_handler SET function = 'shop.mail' WHERE queue = 'mails'")
         (finding,) = look(postgresql_url, retention.check_names)
         assert (finding.code, finding.severity) == ("handler-name-shared", "problem")
-        assert finding.commands == ('@inbox_handler("mails.SendReceipt")', "outboxkit handlers forget billing")
+        assert finding.commands == ("outboxkit handlers forget billing",)
         assert finding.what.endswith("SendReceipt each: two functions, shop.bill and shop.mail, and both take T.")
         connection.execute("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('SendReceipt', 'm', 'T')")
         with connected(postgresql_url, name="outboxkit consumer billing"):
@@ -296,12 +299,13 @@ OLD = {
 @pytest.mark.parametrize("kind", OLD)
 def test_a_pruner_that_never_ran(postgresql_url: str, kind: str) -> None:
     kept = {"published_retention": "7d", "dead_retention": "30d"}
+    prune(postgresql_url)  # which makes the partitions of the days to come
     assert codes(postgresql_url, retention.check_pruning, **kept) == []
     with connected(postgresql_url) as connection:
         connection.execute(OLD[kind])
     (finding,) = look(postgresql_url, retention.check_pruning, limits=Limits(), **kept)
     assert (finding.code, finding.severity, finding.commands) == ("prune-missing", "problem", ("outboxkit prune",))
-    assert f"{kind} for " in finding.what
+    assert f"The retention of {kind} is over for " in finding.what
     prune(postgresql_url)
     assert codes(postgresql_url, retention.check_pruning, limits=Limits(), **kept) == []
 
@@ -317,14 +321,15 @@ def prune(url: str) -> None:
 
 
 def test_days_without_a_partition(postgresql_url: str) -> None:
-    assert codes(postgresql_url, retention.check_partitions) == []
+    assert codes(postgresql_url, retention.check_pruning) == []
     with connected(postgresql_url) as connection:
         connection.execute(HANDLER, ("SendReceipt", "billing"))
-    found = look(postgresql_url, retention.check_partitions, published_retention="7d")
-    assert [finding.code for finding in found] == ["partitions-missing"] * 2
-    assert "The table outboxkit_inbox has no partition" in found[0].what
+    (found,) = look(postgresql_url, retention.check_pruning, limits=Limits(), published_retention="7d")
+    assert (found.code, found.severity) == ("prune-missing", "warning")
+    for table in ("outboxkit_inbox", "outboxkit_published"):
+        assert f"The table {table} has no partition for the days to come" in found.what
     prune(postgresql_url)
-    assert codes(postgresql_url, retention.check_partitions, published_retention="7d") == []
+    assert codes(postgresql_url, retention.check_pruning, limits=Limits(), published_retention="7d") == []
 
 
 def test_on_a_file_the_same_tables_are_read(sqlite_url: str) -> None:

@@ -57,13 +57,18 @@ def test_a_wrong_password(postgresql_url: str) -> None:
     assert examined(make_url(postgresql_url).set(password="hunter2").render_as_string(hide_password=False)).passed == ()
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [{"database": "no such one"}, {"query": {"sslmode": "require"}}, {"host": "nowhere.invalid"}, {"port": 1}],
+    ids=str,
+)
+def test_a_database_that_cannot_be_reached(postgresql_url: str, parts: dict[str, object]) -> None:
+    assert refused(postgresql_url, **parts)[0] == "database-away"
+
+
 def test_a_role_that_may_not_log_in(postgresql_url: str) -> None:
     with role(postgresql_url, "NOLOGIN") as (_, url):
         assert refused(url)[0] == "database-away"
-
-
-def test_a_database_that_is_not_there(postgresql_url: str) -> None:
-    assert refused(postgresql_url, database="no such one")[0] == "database-away"
 
 
 def test_no_connection_is_left(postgresql_url: str) -> None:
@@ -71,18 +76,6 @@ def test_no_connection_is_left(postgresql_url: str) -> None:
         finding = one_of(url)
     assert finding.code == "connections-used-up"
     assert "CONNECTION LIMIT of the role" in finding.cure
-
-
-def test_a_server_without_tls(postgresql_url: str) -> None:
-    assert refused(f"{postgresql_url}?sslmode=require")[0] == "database-away"
-
-
-def test_a_host_that_is_not_there(postgresql_url: str) -> None:
-    assert refused(postgresql_url, host="nowhere.invalid")[0] == "database-away"
-
-
-def test_a_server_that_is_not_there(postgresql_url: str) -> None:
-    assert refused(postgresql_url, port=1)[0] == "database-away"
 
 
 def test_no_tables(empty_postgresql_url: str) -> None:

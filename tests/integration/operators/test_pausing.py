@@ -11,10 +11,13 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message, inbox_handler, tables
 from outboxkit.brokers import Receipt
-from outboxkit.relay.notifier import NAME as LISTENER
-from outboxkit.runtime import engines, process
-from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process, read_pauses, resume_process
-from outboxkit.runtime.pauses.holding import Acknowledgement, Holding, note_sessions, read_holding
+from outboxkit.database import engines
+from outboxkit.database.session_names import RELAY_LISTENER as LISTENER
+from outboxkit.operators.holding import Holding, read_holding
+from outboxkit.operators.pausing import pause_process, resume_process
+from outboxkit.runtime import process
+from outboxkit.runtime.pauses import read_pauses
+from outboxkit.runtime.workers import CONSUMER, RELAY, Presence, note_sessions
 from tests.integration.consumer.running_consumer import Ordered, publish, starter
 from tests.integration.relay.recording import Recorder, count, fill, relay, rows, running
 from tests.support.plain_client import PlainClient
@@ -157,24 +160,24 @@ async def test_a_pause_is_acknowledged_for_the_sessions_of_all_threads_and_queue
             (each,) = read_holding(connection, read_pauses(connection))
             return each
 
-    ours, shard = (Acknowledgement(CONSUMER, "b", engine.sync_engine) for _ in range(2))
-    shard.is_busy = True
+    ours, shard = (Presence(engine, CONSUMER, "b") for _ in range(2))
     async with engine.connect() as kept:
+        await kept.execution_options(isolation_level="AUTOCOMMIT")
         twin = await engines.beside(engine, pool_size=1)
         note_sessions(twin, beside=engine.sync_engine)
         with twin.connect():
+            await shard.write(kept, rests=False)
             assert (holding().holders, len(holding().others)) == (0, 3)
-            await ours.lock(kept)
+            await ours.write(kept, rests=True)
             assert holding().holders == 0, "a shard of the queue is still at work in this process"
-            shard.is_busy = False
-            await ours.lock(kept)
-            async with engine.connect() as other:
-                await ours.lock(kept)
-                await shard.lock(other)
-                assert (holding().holders, holding().others) == (1, ()), "it is one process"
-                await other.invalidate()
+            await shard.write(kept, rests=True)
+            assert (holding().holders, holding().others) == (1, ()), "it is one process"
+            await ours.write(kept)
+            assert holding().holders == 0, "it works again"
         await kept.invalidate()
-    assert holding().holders == 0
+    await ours.leave()
+    await shard.leave()
+    assert (holding().holders, rows(pg_engine, tables.worker)) == (0, [])
     twin.dispose()
     await engine.dispose()
 
@@ -201,18 +204,3 @@ async def test_two_consumers_of_a_queue_are_paused_and_another_queue_is_not(
             await eventually_async(
                 reader(lambda: one.consumer.outcomes.total() + other.consumer.outcomes.total()), lambda sum_: sum_ == 2
             )
-
-
-async def test_a_pause_that_is_over_is_none_by_the_database_s_clock(pg_engine: Engine, async_pg_engine: AsyncEngine):
-    """The clock of the test stands for no machine: the pause's end is moved in the table."""
-    fill(pg_engine, 3, keys=1)
-    begin(pg_engine, RELAY, "default")
-    recorder = Recorder()
-    with capture_logs() as said:
-        async with running(relay(async_pg_engine, recorder)):
-            await logged(said, "relay paused")
-            with pg_engine.begin() as connection:
-                connection.execute(text("UPDATE outboxkit_pause SET until = clock_timestamp()"))
-            await logged(said, "relay resumed")
-            await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
-    assert len(rows(pg_engine, tables.pause)) == 1, "it counts no more, and stays until the next one"

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, metadata, statements
 from outboxkit.runtime.retention import Periods, Retention
-from outboxkit.schema.partitions import INBOX
+from outboxkit.statements.partitions import INBOX
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.operators.kept import DAY, NOW, days
 from tests.processes import COMMAND, run_to_end

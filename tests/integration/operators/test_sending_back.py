@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, insert
+from sqlalchemy import Engine, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, tables
-from outboxkit.brokers import reserved
 from outboxkit.codec import headers as own
+from outboxkit.codec.headers import read_delivery_headers
 from outboxkit.operators.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
 from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.support.polling import eventually_async
@@ -22,7 +22,9 @@ OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
 
 async def replay(engine: AsyncEngine, selection: Selection | None = None, **rules: Any) -> Resolved:
     done = Resolved()
-    await DeadLetters(engine, rules=ReplayRules(**rules)).replay(selection or Selection(), asyncio.Event(), done)
+    await DeadLetters(engine, rules=ReplayRules(**rules)).resolve(
+        "replayed", selection or Selection(), asyncio.Event(), done
+    )
     return done
 
 
@@ -116,7 +118,7 @@ async def test_what_cannot_go_back_is_refused_and_the_others_go(
     fill(engine, [letter])
     fill(engine, [buried("good")])
     done = await replay(async_engine)
-    assert (done.count, done.refused, done.named, done.complete) == (1, {why: 1}, {why: [1]}, True)
+    assert (done.count, done.refused, done.complete) == (1, {why: 1}, True)
     assert [row.message_id for row in outbox_rows(engine).values()] == ["good"]
     assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
 
@@ -126,60 +128,10 @@ async def test_a_stale_one_is_dated_anew_where_that_is_accepted(engine: Engine, 
     before = await DeadLetters(async_engine).now()
     assert (await replay(async_engine, accept_stale=True)).count == 2
     after = await DeadLetters(async_engine).now()
-    stale, fresh = (reserved.read_delivery_headers(headers_of(row)).accepted_at for row in outbox_rows(engine).values())
+    stale, fresh = (read_delivery_headers(headers_of(row)).accepted_at for row in outbox_rows(engine).values())
     assert fresh is None
     assert stale is not None
     assert before - timedelta(milliseconds=1) <= stale <= after
-
-
-async def test_the_window_is_the_consumers(engine: Engine, async_engine: AsyncEngine):
-    fill(engine, [buried(ids.new(at=datetime.now(UTC) - timedelta(hours=2)))])
-    for retention, skew in ((timedelta(hours=1), timedelta(0)), (timedelta(hours=3), timedelta(hours=2))):
-        done = await replay(async_engine, retention=retention, skew=skew)
-        assert done.refused == {Refusal.STALE: 1}
-    assert (await replay(async_engine, retention=timedelta(hours=3), skew=timedelta(0))).count == 1
-
-
-async def test_a_survey_says_what_would_be_refused_and_what_is_accepted(engine: Engine, async_engine: AsyncEngine):
-    fill(engine, [dead(1)])
-    fill(engine, [buried("x"), buried(OLD), buried(None), buried(queue=None)])
-    survey = await DeadLetters(async_engine).survey(Selection())
-    assert (survey.count, survey.replayable, survey.accepted) == (5, 2, 0)
-    assert survey.refusals == {Refusal.STALE: 1, Refusal.MALFORMED: 1, Refusal.NO_QUEUE: 1}
-    survey = await DeadLetters(async_engine, rules=ReplayRules(accept_stale=True)).survey(Selection())
-    assert (survey.replayable, survey.accepted, survey.refusals[Refusal.STALE]) == (3, 1, 0)
-
-
-@pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])
-@pytest.mark.parametrize("write", ["INSERT INTO outboxkit_outbox", "UPDATE outboxkit_dead_letter"])
-async def test_an_end_at_any_statement_loses_and_doubles_nothing(
-    engine: Engine,
-    async_engine: AsyncEngine,
-    write: str,
-    moment: str,
-):
-    fill(engine, [buried("x"), buried("y", handler=None)])
-
-    def break_off(_: object, __: object, statement: str, *___: object) -> None:
-        if statement.startswith(write):
-            raise ConnectionResetError
-
-    event.listen(async_engine.sync_engine, moment, break_off)
-    with pytest.raises(ConnectionResetError):
-        await replay(async_engine)
-    event.remove(async_engine.sync_engine, moment, break_off)
-    assert {row.resolution for row in letters(engine).values()} == {None}
-    assert outbox_rows(engine) == {}
-    assert (await replay(async_engine)).count == 2
-    assert [row.message_id for row in outbox_rows(engine).values()] == ["x", "y"]
-
-
-async def test_operators_at_the_same_time_send_each_back_once(pg_engine: Engine, async_pg_engine: AsyncEngine):
-    fill(pg_engine, [buried(f"m-{number}", key=f"k{number % 7}") for number in range(1200)])
-    done = await asyncio.gather(*(replay(async_pg_engine) for _ in range(3)))
-    assert sum(one.count for one in done) == 1200
-    assert not any(one.refused for one in done)
-    assert len({row.message_id for row in outbox_rows(pg_engine).values()}) == len(outbox_rows(pg_engine)) == 1200
 
 
 async def test_a_sleeping_relay_is_woken(pg_engine: Engine, async_pg_engine: AsyncEngine):

@@ -5,21 +5,23 @@ import json
 import os
 import secrets
 import subprocess
+from datetime import timedelta
 from typing import Any
 
 import psycopg
+import pytest
 from sqlalchemy import Engine, event, text
 
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import LIMITS, Limits
 from outboxkit.operators.status import Status, read_figures, read_status
-from outboxkit.runtime import process
+from outboxkit.runtime import process, workers
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
+from outboxkit.statements.activity import NEVER
 from outboxkit.statements.dialects import snapshot_options
 from tests.integration.operators.doctoring import NOW
 from tests.processes import programs
-from tests.servers import Server
 from tests.support.pages import libpq
 from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
 
@@ -79,21 +81,59 @@ def test_an_open_transaction_is_named_without_its_query(postgresql_url: str) -> 
         assert "hunter2" not in repr(found)
 
 
-def test_sessions_are_those_of_outboxkit_in_this_database(postgresql: Server, postgresql_url: str) -> None:
-    names = (
-        "outboxkit relay",
-        "outboxkit consumer billing",
-        "outboxkit consumer billing",
-        "psql",
-        "my outboxkit relay",
-    )
-    connections = [psycopg.connect(libpq(postgresql_url), application_name=name, autocommit=True) for name in names]
-    elsewhere = psycopg.connect(libpq(postgresql.url), application_name="outboxkit relay")
-    figures = read(postgresql_url).figures
-    assert figures is not None
-    assert figures.sessions == {"outboxkit consumer billing": 2, "outboxkit relay": 1}
-    for connection in (*connections, elsewhere):
-        connection.close()
+WORKER = """
+    INSERT INTO outboxkit_worker (id, kind, name, release, host, pid, exchange, started_at, seen_at, skew, sessions,
+                                  places, taken, queues)
+    VALUES (:id, 'relay', 'default', '0.1', 'shop-1', 7, :exchange, now() - interval '1 h', now() - :ago, :skew,
+            :sessions, 8, 8, '{"billing": 32}')
+"""
+HERE_NOW = {"id": "1", "exchange": "outboxkit", "ago": timedelta(), "skew": 0.0, "sessions": "[]"}
+
+
+def test_workers_are_those_seen_lately_or_still_connected(
+    pg_engine: Engine, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was killed is gone at once, or soon; one that hangs is not taken for gone, and a finding names it."""
+    with psycopg.connect(libpq(postgresql_url), application_name="outboxkit relay") as hung:
+        with pg_engine.begin() as connection:
+            connection.execute(text(WORKER), HERE_NOW | {"ago": timedelta(minutes=-1)})
+            old = HERE_NOW | {"ago": timedelta(0)}  # its session began before that
+            connection.execute(text(WORKER), old | {"id": "2", "sessions": f"[{hung.info.backend_pid}]"})
+            connection.execute(text(WORKER), old | {"id": "3", "sessions": "[]"})
+        monkeypatch.setattr(workers, "GONE_AFTER", timedelta(0))
+        found = read(postgresql_url)
+    assert found.figures is not None
+    assert sorted(each.silent_seconds is None for each in found.figures.workers) == [False, True]
+    assert len(found.figures.workers) == 2
+    assert found.figures.workers[0].queues == {"billing": 32}
+    assert [each.code for each in found.advice if each.code == "worker-silent"] == ["worker-silent"]
+    with pg_engine.begin() as connection:  # the session that hung may still be seen for a moment
+        connection.execute(text("DELETE FROM outboxkit_worker WHERE id IN ('2', '3')"))
+    shown = shown_by(postgresql_url)
+    assert "default: pid 7 on shop-1 for 1 h" in shown
+    assert "release 0.1, exchange outboxkit, 8 of 8 places taken" in shown
+    assert "billing: 32 messages" in shown
+
+
+def test_a_queue_that_nobody_consumes_is_named(pg_engine: Engine, postgresql_url: str) -> None:
+    register = text("INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES ('h', :queue, :seen)")
+    with pg_engine.begin() as connection:
+        for queue, seen in {"billing": utc_now(), "mails": utc_now(), "old": NEVER}.items():
+            connection.execute(register, {"queue": queue, "seen": seen})
+        connection.execute(text(WORKER.replace("'relay', 'default'", "'consumer', 'mails'")), HERE_NOW)
+    assert "no consumer of queue billing\n" in shown_by(postgresql_url)
+
+
+def test_relays_that_publish_to_different_exchanges_and_a_wrong_clock_are_named(
+    pg_engine: Engine, postgresql_url: str
+) -> None:
+    with pg_engine.begin() as connection:
+        connection.execute(text(WORKER), HERE_NOW)
+        connection.execute(text(WORKER), HERE_NOW | {"id": "2", "exchange": "outboxkit-staging", "skew": 1200.0})
+    found = {each.code: each for each in read(postgresql_url).advice}
+    assert "exchange outboxkit at - (pid 7 on shop-1) and exchange outboxkit-staging" in found["exchange-differs"].what
+    assert "behind that of relay default (pid 7 on shop-1)" in found["clock-skew"].what
+    assert found["clock-skew"].severity == "problem"
 
 
 def test_a_role_that_may_not_see_others_is_told_which_right_it_lacks(postgresql_url: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from outboxkit import statements, tables
-from outboxkit.errors.wording import COUNTED, Count, total
-from outboxkit.operators import status
+from outboxkit.errors.figures import COUNTED, Count, total
+from outboxkit.operators import sql, status
 from outboxkit.operators.status import LIMIT
 from outboxkit.runtime.outage import utc_now
 from tests.integration.operators.test_status import DEFAULT, OUTBOX
@@ -48,12 +48,21 @@ EFFECTS = """
 
 
 @contextmanager
-def database(server: Server, template: str) -> Iterator[Engine]:
+def database(server: Server, template: str, *quiet: str) -> Iterator[Engine]:
+    """A database for a module, filled by the caller; tables that are `quiet` have no autovacuum."""
     name = f"outboxkit_{secrets.token_hex(6)}"
     engine = create_engine(create_database(server.url, name, template=template))
+    with engine.begin() as connection:
+        for table in quiet:
+            connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
     yield engine
     engine.dispose()
     drop_database(server.url, name)
+
+
+def analyze(engine: Engine) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))
 
 
 @pytest.fixture(scope="module", params=["without statistics", "with statistics"])
@@ -62,10 +71,9 @@ def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> 
 
     Of two other destinations one has as many rows again, most of them parked, and the last by its name has three.
     """
-    with database(postgresql, template) as engine:
+    quiet = ("outbox", "inbox_default", "dead_letter", "published_default", "idempotency", "effect")
+    with database(postgresql, template, *quiet) as engine:
         with engine.begin() as connection:
-            for table in ("outbox", "inbox_default", "dead_letter", "published_default", "idempotency", "effect"):
-                connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
             soon = utc_now() + timedelta(hours=1)
             for rows, due, held, destination in (
                 (ROWS, None, False, "default"),
@@ -84,8 +92,7 @@ def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> 
             for statement in (RESOLVED, INBOX, PUBLISHED, REQUESTS, EFFECTS):
                 connection.execute(text(statement), {"rows": ROWS})
         if request.param == "with statistics":
-            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                connection.execute(text("VACUUM ANALYZE"))
+            analyze(engine)
         yield engine
 
 
@@ -113,10 +120,10 @@ def test_rows_are_counted_up_to_the_limit(large: Engine) -> None:
 
 
 def oldest_unplaced() -> Any:
-    return statements.doctor.oldest_unplaced("postgresql")
+    return sql.doctor.oldest_unplaced("postgresql")
 
 
-oldest_unplaced.__doc__ = statements.doctor.oldest_unplaced.__doc__
+oldest_unplaced.__doc__ = sql.doctor.oldest_unplaced.__doc__
 READS: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
@@ -124,7 +131,6 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.ready,
         statements.status.waiting,
         statements.status.count_waiting,
-        statements.status.retried,
         statements.status.parked,
         statements.status.parked_keys,
         statements.status.count_parked_keys,
@@ -137,12 +143,12 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.oldest_published,
         statements.status.count_remembered,
         statements.status.unknown_effects,
-        statements.doctor.oldest_by_route,
+        sql.doctor.oldest_by_route,
         statements.status.failing,
-        statements.doctor.oldest_dead,
-        statements.doctor.first_dead_letter,
-        statements.doctor.oldest_effect,
-        statements.doctor.oldest_request,
+        sql.doctor.oldest_dead,
+        sql.doctor.first_dead_letter,
+        sql.doctor.oldest_effect,
+        sql.doctor.oldest_request,
         oldest_unplaced,
     )
 }

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert
 
 from outboxkit import ids, tables
+from outboxkit.operators.pausing import pause_process
 from outboxkit.operators.trace import MessageTrace, Trace, TraceQuery, reading, trace_messages
 from outboxkit.operators.trace.reasons import Explanation
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
-from outboxkit.runtime.pauses import RELAY, pause_process
+from outboxkit.runtime.workers import RELAY
 from outboxkit.statements.dialects import is_server
 from tests.support.databases import SqliteCopies
 from tests.support.pages import libpq
@@ -98,7 +99,7 @@ def test_a_message_whose_relay_is_paused_waits_for_the_pause(engine: Engine, dat
 
 
 def test_what_became_of_a_message(engine: Engine, database_url: str):
-    handled = {"handler": "H", "message_id": "m", "type": "OrderConfirmed", "attempts": 2, "duration_ms": 150}
+    handled = {"handler": "H", "message_id": "m", "type": "OrderConfirmed", "attempts": 2}
     add(engine, {"message_id": "m", "position": 1, "published_at": NOW}, table=tables.published)
     add(engine, handled, table=tables.inbox, base={})
     add(engine, {"queue": "q", "message_id": "m", "starts": 2}, table=tables.attempt, base={})
@@ -136,6 +137,19 @@ def test_a_second_database_has_what_it_caused(
     assert [each.message_id for each in found.caused] == ["child"]
     of_story = look(database_url, TraceQuery(correlation_id="s"), other).messages
     assert {each.message_id for each in of_story} == {"m", "child"}
+
+
+def test_of_a_key_the_rows_that_were_not_read_are_named(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Those that an index leads to are bounded, too."""
+    monkeypatch.setattr(reading, "MOST", 3)
+    add(engine, *({"message_id": f"ready {number}"} for number in range(4)))
+    add(engine, *(RETRY | {"message_id": f"held {number}"} for number in range(3)))
+    trace = look(database_url, TraceQuery(key="k"))
+    named = [each.partition(" in ")[0] for each in trace.not_read]
+    assert "ready messages behind the first 3" in named
+    assert not any("held" in each for each in named)
 
 
 def test_a_window_is_read_at_the_time_of_the_id(engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch):

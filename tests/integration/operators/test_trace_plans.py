@@ -1,19 +1,18 @@
 """`outboxkit trace` on large tables: by the indexes that the statements name, and a window reads its rows alone."""
 
 import inspect
-import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, text
 
 from outboxkit import statements
-from outboxkit.statements import trace
-from outboxkit.tables import LAST_MOMENT
-from tests.integration.operators.test_status_plans import walk
-from tests.servers import Server, create_database, drop_database
+from outboxkit.message import LAST_MOMENT
+from outboxkit.operators.sql import trace
+from tests.integration.operators.test_status_plans import analyze, database, walk
+from tests.servers import Server
 
 ROWS, WINDOW = 30_000, 500
 NOW = datetime.now(UTC)
@@ -74,19 +73,15 @@ for _newest_first, _at in ((True, LAST_MOMENT), (False, NOW - timedelta(hours=4)
 
 @pytest.fixture(scope="module", params=["without statistics", "with statistics"])
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
-    name = f"outboxkit_{secrets.token_hex(6)}"
-    engine = create_engine(create_database(postgresql.url, name, template=template))
-    with engine.begin() as connection:
-        for table in ("outbox", "inbox_default", "dead_letter", "published_default", "attempt"):
-            connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
-        for statement in FILL:
-            connection.execute(text(statement), {"rows": ROWS})
-    if request.param == "with statistics":
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("VACUUM ANALYZE"))
-    yield engine
-    engine.dispose()
-    drop_database(postgresql.url, name)
+    with database(
+        postgresql, template, "outbox", "inbox_default", "dead_letter", "published_default", "attempt"
+    ) as engine:
+        with engine.begin() as connection:
+            for statement in FILL:
+                connection.execute(text(statement), {"rows": ROWS})
+        if request.param == "with statistics":
+            analyze(engine)
+        yield engine
 
 
 @pytest.mark.parametrize("name", READS)

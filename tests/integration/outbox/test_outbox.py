@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import outboxkit
-from outboxkit import Message, ids, outbox, tables
+from outboxkit import ids, outbox, tables
 
 KINDS = (Session, scoped_session, AsyncSession, async_scoped_session)
 
@@ -49,60 +49,6 @@ def numbers(engine: Engine) -> list[bytes]:
         return list(connection.scalars(select(tables.outbox.c.payload).order_by(tables.outbox.c.position)))
 
 
-async def test_a_commit_keeps_the_row(session: Any, engine: Engine):
-    outbox.add(session, Ordered(1))
-    assert numbers(engine) == []
-    await done(session.commit())
-    assert numbers(engine) == [b'{"number":1}']
-
-
-async def test_a_rollback_forgets_the_row(session: Any, engine: Engine):
-    outbox.add(session, Ordered(1))
-    await done(session.flush())
-    await done(session.rollback())
-    outbox.add(session, Ordered(2))
-    await done(session.commit())
-    assert numbers(engine) == [b'{"number":2}']
-
-
-async def test_a_rollback_before_the_flush_forgets_the_row(session: Any, engine: Engine):
-    outbox.add(session, Ordered(1))
-    await done(session.rollback())
-    await done(session.commit())
-    assert numbers(engine) == []
-
-
-async def test_a_savepoint_rollback_forgets_its_own_rows(session: Any, engine: Engine):
-    outbox.add(session, Ordered(1))
-    savepoint = await done(session.begin_nested())
-    outbox.add_all(session, [Ordered(2), Ordered(3)])
-    await done(session.flush())
-    await done(savepoint.rollback())
-    outbox.add(session, Ordered(4))
-    await done(session.commit())
-    assert numbers(engine) == [b'{"number":1}', b'{"number":4}']
-
-
-async def test_messages_that_are_expunged_are_not_sent(session: Any, engine: Engine):
-    outbox.add(session, Ordered(1))
-    session.expunge_all()
-    await done(session.commit())
-    outbox.add(session, Ordered(2))
-    await done(session.commit())
-    assert numbers(engine) == [b'{"number":2}']
-
-
-@pytest.mark.parametrize("name", ["close", "rollback"])
-async def test_what_a_session_forgets_is_forgotten_and_it_can_be_used_again(session: Any, engine: Engine, name: str):
-    outbox.add(session, Ordered(1))
-    await done(getattr(session, name)())
-    await done(session.execute(text("SELECT 1")))
-    await done(session.commit())
-    outbox.add(session, Ordered(2))
-    await done(session.commit())
-    assert numbers(engine) == [b'{"number":2}']
-
-
 async def test_expire_all_loses_nothing(session: Any, engine: Engine):
     outbox.add(session, Ordered(1))
     session.expire_all()
@@ -123,17 +69,6 @@ async def test_positions_follow_the_calls_whatever_is_added(session: Any, engine
     outbox.add(session, Ordered(1205))
     await done(session.commit())
     assert numbers(engine) == [b'{"number":%d}' % number for number in range(1206)]
-
-
-async def test_a_ready_made_message_is_stored_as_it_is(session: Any, engine: Engine):
-    made = Message(id="1", type="Foreign", payload=b"\x00\xff", content_type="application/octet-stream", topic="t")
-    assert outbox.add(session, made).id == "1"
-    await done(session.commit())
-    with engine.connect() as connection:
-        row = connection.execute(select(tables.outbox)).one()
-    assert (row.message_id, row.type, row.payload, row.content_type, row.topic) == (
-        "1", "Foreign", b"\x00\xff", "application/octet-stream", "t",
-    )  # fmt: skip
 
 
 def test_a_thousand_rows_are_one_statement(pg_engine: Engine):

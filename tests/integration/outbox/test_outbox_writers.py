@@ -155,17 +155,6 @@ def test_a_second_writer_of_an_id_waits_and_then_writes_only_if_the_first_did_no
     assert payloads(pg_engine) == [kept]
 
 
-def test_an_id_may_come_again_when_its_message_has_left(pg_engine: Engine):
-    given = ids.derive("order", 1)
-    for _ in range(2):
-        added(pg_engine, Ordered(1), message_id=given, dedup=True)()
-    assert len(payloads(pg_engine)) == 1
-    with pg_engine.begin() as connection:
-        connection.execute(delete(tables.outbox))
-    added(pg_engine, Ordered(1), message_id=given, dedup=True)()
-    assert len(payloads(pg_engine)) == 1
-
-
 def test_many_rows_some_with_dedup_keep_their_order(pg_engine: Engine):
     made = [outboxkit.Message(id=str(number % 700), type="T", payload=b"%d" % number) for number in range(2500)]
     with Session(pg_engine) as session, session.begin():

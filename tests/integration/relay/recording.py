@@ -19,8 +19,8 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
-from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.pipeline import Pipeline
+from outboxkit.relay.report import RelayMeasurements
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from tests.support.tcp_proxy import TcpProxy

@@ -5,7 +5,7 @@ If a test is about notifications, every poll is an hour away: a relay that wakes
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit.database.session_names import RELAY_LISTENER
 from outboxkit.relay import notifier as module
 from outboxkit.relay.notifier import Notifier
 from outboxkit.runtime import process
@@ -28,7 +29,7 @@ INSERT = (
     "INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type{}) VALUES ('m', 'T', '', '', ''{})"
 )
 LISTENERS = "SELECT count(*) FROM outboxkit_listener"
-CONNECTIONS = f"FROM pg_stat_activity WHERE application_name = '{module.NAME}' AND datname = current_database()"
+CONNECTIONS = f"FROM pg_stat_activity WHERE application_name = '{RELAY_LISTENER}' AND datname = current_database()"
 
 Writer = psycopg.Connection[Any]
 
@@ -131,30 +132,6 @@ async def test_a_connection_that_ends_while_it_is_tested_is_an_outage(
     waiting, stop = await listening(idle, pg_engine)
     stop.set()
     await waiting
-
-
-async def test_what_another_relay_holds_is_reported_once(idle: Notifier, pg_engine: Engine, writer: Writer):
-    writer.execute(INSERT.format("", ""))
-    async with asyncio.timeout(60):
-        await idle.wait(asyncio.Event())
-    waiting, stop = await listening(idle, pg_engine)  # the turn in between found nothing: no second report
-    stop.set()
-    await waiting
-
-
-async def test_a_delayed_message_wakes_the_relay_when_it_is_due(
-    relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
-):
-    now = datetime(2030, 1, 1, tzinfo=UTC)
-    notifier = Notifier(relay_engine, poll_interval=HOUR, fallback_poll=HOUR, clock=lambda: now)
-    writer.execute(INSERT.format(", due_at", ", %s"), (now + timedelta(seconds=1),))
-    since = ask(pg_engine, "SELECT clock_timestamp()")
-    waiting = asyncio.create_task(notifier.wait(asyncio.Event()))
-    await is_listening(pg_engine, since=since)
-    now += timedelta(seconds=1)
-    async with asyncio.timeout(60):
-        await waiting
-    await notifier.close()
 
 
 async def test_a_row_whose_trigger_ran_before_the_registration_is_found_by_the_fallback_poll(

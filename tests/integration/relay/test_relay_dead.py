@@ -61,16 +61,6 @@ async def test_a_rejected_message_parks_its_key_and_no_other(engine: Engine, asy
     assert waits(engine)[-1] == ("a6", True, PARKED)
 
 
-async def test_what_is_written_later_waits_behind_a_dead_message_alone(engine: Engine, async_engine: AsyncEngine):
-    add(engine, "a1")
-    recorder = told(a1=Verdict.REJECTED)
-    await drained(async_engine, recorder)
-    add(engine, "a2", "b1")
-    await drained(async_engine, recorder)
-    assert recorder.arrived == ["b1"]
-    assert waits(engine) == [("a2", True, PARKED)]
-
-
 async def test_a_parked_key_goes_on_in_order_once_it_is_released(engine: Engine, async_engine: AsyncEngine):
     add(engine, "a1", "a2", "a3")
     recorder = told(a1=Verdict.REJECTED)
@@ -91,14 +81,6 @@ async def test_behind_an_unroutable_message_its_key_goes_on(engine: Engine, asyn
     assert recorder.arrived == ["a2", "a3"]
     assert dead(engine) == [("a1", "unroutable", "unroutable: told so", 1, False, 1)]
     assert not done.is_complete
-
-
-async def test_a_key_goes_on_where_that_is_the_policy(engine: Engine, async_engine: AsyncEngine):
-    add(engine, "a1", "a2")
-    recorder = told(a1=Verdict.REJECTED)
-    await drained(async_engine, recorder, RelayPolicy(max_attempts=1, dead_key="continue"))
-    assert (recorder.arrived, waits(engine)) == (["a2"], [])
-    assert [row[4] for row in dead(engine)] == [False]
 
 
 async def test_what_is_too_late_is_dead_and_its_key_goes_on(engine: Engine, async_engine: AsyncEngine):
@@ -160,3 +142,22 @@ async def test_rows_are_not_parked_behind_an_operator_who_is_just_releasing_thei
             operator.commit()
             await eventually_async(lambda: asyncio.to_thread(waits, pg_engine), lambda left: not left)
     assert recorder.arrived == ["a2", "a3"]
+
+
+async def test_a_message_is_not_parked_behind_a_later_one(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """Its transaction commits late, while the later one, of the batch in front of it, is refused."""
+    with pg_engine.connect() as late:
+        late.execute(insert(tables.outbox).values(NEW | {"message_id": "a1", "key": "a"}))
+        add(pg_engine, "a2", "a3")
+
+        def answer(message: Message) -> Verdict:
+            if message.id != "a2":
+                return Verdict.CONFIRMED
+            late.commit()
+            return Verdict.REJECTED
+
+        recorder = Recorder(answer)
+        await Relay(async_pg_engine, recorder, policy=AT_ONCE, batch_size=1).drain(asyncio.Event())
+    assert recorder.arrived == ["a1"]
+    assert dead(pg_engine) == [("a2", "rejected", "rejected: told so", 1, True, 2)]
+    assert waits(pg_engine) == [("a3", True, PARKED)]

@@ -11,12 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import Message, ids, statements, tables
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Drained, Relay, RelayPolicy
 from outboxkit.runtime import process
 from tests.integration.relay.recording import NOW, Recorder, add, fill, rows, running
 from tests.integration.schema.test_plans import run, walk
-from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
 HOUR = timedelta(hours=1)
@@ -123,17 +121,6 @@ async def test_an_answer_is_a_message_that_wakes_the_other_relay(pg_engine: Engi
     assert rows(pg_engine) == []
 
 
-async def test_an_answer_reaches_rabbitmq(pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient):
-    broker.bind("CardCharged")
-    sent = charges(pg_engine, 3, reply="CardCharged")
-    assert (await drained(async_pg_engine, Answering(b""), **PAYMENTS)).published == 3
-    publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
-    assert (await drained(async_pg_engine, publisher)).published == 3
-    assert [(found.properties.message_id, found.body) for found in broker.take_all()] == [
-        (ids.derive("reply", id_), b"{}") for id_ in sent
-    ]
-
-
 async def test_a_crash_before_the_settlement_repeats_the_call_and_leaves_one_reply(
     pg_engine: Engine, postgresql_url: str
 ):
@@ -181,13 +168,3 @@ async def test_a_relay_of_default_is_idle_beside_a_backlog_of_another(pg_engine:
     stop.set()
     await waiting
     await relay._notifier.close()
-
-
-async def test_another_destination_is_not_notified_and_polls(pg_engine: Engine, async_pg_engine: AsyncEngine):
-    recorder = Recorder()
-    relay = Relay(async_pg_engine, recorder, destination="payments", poll_interval=timedelta(milliseconds=20))
-    async with running(relay):
-        (sent,) = charges(pg_engine, 1)
-        await eventually_async(lambda: asyncio.sleep(0, recorder.arrived))
-        assert asked(pg_engine, "SELECT count(*) FROM outboxkit_listener") == 0
-    assert recorder.arrived == [sent]

@@ -51,10 +51,10 @@ async def turns(batches: Claimer, engine: AsyncEngine, number_of: int) -> list[s
     forget = statements.settle.forget_rows("postgresql")
     for _ in range(number_of):
         batch = await batches.claim(NOW, now=NOW)
-        found += [row.message.id for row in batch.plan.send]
-        await batch.connection.execute(forget, {"positions": [row.position for row in batch.plan.send]})
+        found += [row.message.id for row in batch.send]
+        await batch.connection.execute(forget, {"positions": [row.position for row in batch.send]})
         await batch.connection.commit()
-        await batch.give_back()
+        await batch.connection.close()
     return found
 
 

@@ -18,7 +18,7 @@ from tests.support.polling import eventually_async
 async def test_a_full_queue_is_waited_for_while_others_flow(
     pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(routes, "PAUSES", (0.0, 0.05, 0.1))
+    monkeypatch.setattr(routes, "NACK_DELAYS", (0.0, 0.05, 0.1))
     broker.bind("Ordered", arguments=QUORUM | {"x-max-length": 5, "x-overflow": "reject-publish"})
     other = broker.bind("other", queue=f"{broker.queue}-other")
     ids = [add(pg_engine, number, key=f"key-{number % 3}")[0] for number in range(60)]

@@ -115,9 +115,9 @@ async def test_relays_with_a_backlog_claim_different_keys(pg_engine: Engine, asy
     batches = [await claimer.claim(now, now=now) for claimer in claimers]
     keys = [{row.message.key for row in batch.rows} for batch in batches]
     for batch in (*first, *batches):
-        await batch.give_back()
+        await batch.connection.close()
     assert [claimer.shares.count for claimer in claimers] == [3, 3, 3]
-    assert [batch.plan.blocked.total() for batch in batches] == [0, 0, 0]
+    assert [batch.blocked.total() for batch in batches] == [0, 0, 0]
     assert sum(map(len, keys)) == len(set().union(*keys)) == 50
 
 
@@ -131,12 +131,12 @@ async def test_a_claim_leaves_out_keys_that_are_blocked_in_the_batch_before(
         connection.execute(select(tables.outbox).where(tables.outbox.c.position <= 2).with_for_update())
         claimer = Claimer(async_pg_engine, 10)
         batch = await claimer.claim(now, now=now)
-        assert (len(batch.plan.send), batch.plan.blocked) == (8, {"k1": 1, "k2": 1})
-        following = await claimer.claim(now, now=now, own_rows=batch.plan.send, blocked=batch.plan.blocked)
+        assert (len(batch.send), batch.blocked) == (8, {"k1": 1, "k2": 1})
+        following = await claimer.claim(now, now=now, beside=batch)
         assert {row.message.key for row in following.rows} == {"k0", *(f"k{n}" for n in range(3, 10))}
-        assert following.plan.blocked.total() == 0
-        await following.give_back()
-        await batch.give_back()
+        assert following.blocked.total() == 0
+        await following.connection.close()
+        await batch.connection.close()
 
 
 class SameShare(Shares):

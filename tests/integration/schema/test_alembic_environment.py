@@ -83,11 +83,11 @@ def test_tables_of_outboxkit_migrate_are_what_alembic_expects(empty_url: str):
 
 
 def test_no_partition_is_dropped_where_outboxkit_migrate_made_the_tables(empty_postgresql_url: str, tmp_path: Path):
-    """No revision imports outboxkit.migrations then: `import outboxkit` in env.py has to do."""
+    """No revision imports outboxkit.schema.migrations then: `import outboxkit` in env.py has to do."""
     url = empty_postgresql_url
     write_history(tmp_path)
     command("outboxkit", "migrate", url=url, folder=tmp_path)
-    command("outboxkit", "prune", "--published-retention", "7d", url=url, folder=tmp_path)
+    command("outboxkit", "prune", url=url, folder=tmp_path, OUTBOXKIT_PUBLISHED_RETENTION="7d")
     command("alembic", "revision", "--autogenerate", "-m", "orders", "--rev-id", "9999", url=url, folder=tmp_path)
     made = (tmp_path / "migrations" / "versions" / "9999_orders.py").read_text()
     assert "op.create_table('orders'" in made

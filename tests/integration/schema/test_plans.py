@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from outboxkit import statements
+from outboxkit.operators import sql
 from outboxkit.statements.dead import Selection
 from tests.servers import Server, create_database, drop_database
 
@@ -104,11 +105,6 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {"handlers": ["H1"], "ids": ["m1"]},
         {INBOX_DEFAULT},
     ),
-    "inbox.record_duration": (
-        statements.inbox.record_duration(),
-        {"at_handler": "H1", "at_message_id": "m1", "milliseconds": 7},
-        {INBOX_DEFAULT},
-    ),
     "inbox.prune_inbox": (
         statements.inbox.prune_inbox("postgresql", NOW - timedelta(hours=3), 1000),
         {},
@@ -121,24 +117,24 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
     ),
-    "operations.current_pause": (
-        statements.operations.current_pause("postgresql"),
+    "pauses.current_pause": (
+        statements.pauses.current_pause("postgresql"),
         {"process": "consumer", "name": "q7"},
         {"outboxkit_pause_pkey"},
     ),
-    "operations.end_pause": (
-        statements.operations.end_pause("postgresql"),
+    "pauses.end_pause": (
+        statements.pauses.end_pause("postgresql"),
         {"process": "consumer", "name": "q7"},
         {"outboxkit_pause_pkey"},
     ),
-    "operations.count_action": (
-        statements.operations.count_action(),
+    "actions.count_action": (
+        sql.actions.count_action(),
         {"of": 7, "counted": 1},
         {"outboxkit_audit_pkey"},
     ),
-    "operations.newest_actions": (
-        statements.operations.newest_actions(),
-        {"since": NOW - timedelta(days=7), "limit": 50},
+    "actions.newest_actions": (
+        sql.actions.newest_actions(),
+        {"since": NOW - timedelta(days=7), "before_at": NOW + timedelta(days=1), "before_id": 1, "limit": 50},
         {"outboxkit_audit_started"},
     ),
     "dead.newest": (statements.dead.newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
@@ -178,7 +174,8 @@ def test_a_statement_uses_its_indexes_and_nothing_else(filled: Engine, name: str
 @pytest.mark.parametrize("name", PLANS)
 def test_the_docstring_names_these_indexes(name: str):
     module, _, function = name.partition(".")
-    doc = inspect.getdoc(getattr(getattr(statements, module), function)) or ""
+    home = statements if hasattr(statements, module) else sql
+    doc = inspect.getdoc(getattr(getattr(home, module), function)) or ""
     for index in PLANS[name][2]:
         assert ("primary key" if index.endswith("_pkey") else index) in doc
 

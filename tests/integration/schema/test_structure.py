@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, SchemaError, event, inbox, inbox_handler, migrations, schema
+from outboxkit import Message, Outcome, SchemaError, event, inbox, inbox_handler, schema
+from outboxkit.schema import migrations
 from tests.integration.schema.test_migrations import described
 from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
 
@@ -37,7 +38,7 @@ def test_what_was_dropped_is_told_and_made_again(pg_engine: Engine, postgresql_u
         assert part in line
     assert "outboxkit migrate" in line
     with pg_engine.connect() as connection, pytest.raises(SchemaError, match="default partition of outboxkit_inbox"):
-        migrations.check(connection)
+        schema.check(connection)
     repaired = run("migrate", URL, postgresql_url)
     assert repaired.code == 0
     assert repaired.out.splitlines()[1:] == [
@@ -78,16 +79,16 @@ def test_a_partition_is_made_again_beside_another_copy_of_the_tables(pg_engine: 
 def test_a_worker_starts_without_an_index_and_not_without_a_column(engine: Engine):
     with engine.begin() as connection:
         connection.execute(text("DROP INDEX outboxkit_outbox_held"))
-        migrations.check(connection)
+        schema.check(connection)
         for drop in (
             "ALTER TABLE outboxkit_dead_letter DROP COLUMN traceback",
             "DROP TABLE outboxkit_handler",
         ):
             connection.execute(text(drop))
-            for ask in (migrations.check, schema.check_parts, migrations.repair):
+            for ask in (schema.check, schema.check_parts, migrations.repair):
                 assert_lost(connection, ask)
         connection.execute(text("UPDATE outboxkit_schema_version SET version = 99"))
-        migrations.check(connection)
+        schema.check(connection)
 
 
 def assert_lost(connection: Connection, ask: object) -> None:

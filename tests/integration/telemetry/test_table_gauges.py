@@ -14,9 +14,10 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, outbox
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
+from outboxkit.database import engines
+from outboxkit.operators.pausing import pause_process
 from outboxkit.relay import Relay
-from outboxkit.runtime import engines
-from outboxkit.runtime.pauses import CONSUMER, RELAY, pause_process
+from outboxkit.runtime.workers import CONSUMER, RELAY
 from outboxkit.tables import PARKED, dead_letter, pause
 from outboxkit.tables import outbox as outbox_table
 from outboxkit.telemetry import catalogue, tables

@@ -138,7 +138,7 @@ async def test_a_retry_and_a_replayed_dead_letter_are_linked(
         await client.post("/orders")
         await consumer.reaches(retried=1, dead=1)
         failing = False
-        await DeadLetters(async_pg_engine).replay(Selection(), asyncio.Event(), Resolved())
+        await DeadLetters(async_pg_engine).resolve("replayed", Selection(), asyncio.Event(), Resolved())
         await consumer.reaches(retried=1, dead=1, processed=1)
     created = header_of(spans.one("create Ordered"))
     first, second, replayed = spans.named(f"process {broker.queue}")
@@ -196,11 +196,11 @@ async def test_the_requests_of_a_batch_are_each_in_the_trace_of_their_message(sp
     assert noting.seen == [context_of(span).span_id for span in spans.named("create Ordered")]
 
 
-@pytest.mark.parametrize("cloudevents", [None, "binary", "structured"])
-async def test_a_request_to_an_http_destination_carries_the_messages_context(spans: Spans, cloudevents: object):
+@pytest.mark.parametrize("source", [None, "/shop"])
+async def test_a_request_to_an_http_destination_carries_the_messages_context(spans: Spans, source: str | None):
     sent = Message(id="1", type="Ordered", payload=b"{}", headers={"traceparent": REMOTE})
     async with Destination() as destination:
-        publisher = HttpPublisher(destination.url, cloudevents=cloudevents)
+        publisher = HttpPublisher(destination.url, cloudevents_source=source)
         await publisher.connect()
         await publisher.publish([sent])
         await publisher.close()

@@ -1,15 +1,13 @@
 """Readers of foreign envelopes, with deliveries of the broker in memory."""
 
 from outboxkit import Message
-from outboxkit.brokers import Delivery
+from outboxkit.brokers import Delivery, message_in
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.reading import message_in
-from outboxkit.brokers.reserved import ABSENT
+from outboxkit.codec.compression import deflate
 from outboxkit.codec.envelopes import CloudEvents, Envelope, Reader
 from outboxkit.codec.envelopes.cloudevents import STRUCTURED
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.payloads import LARGE, plain_payload
-from outboxkit.compression import deflate
 from tests.unit.codec.envelopes import samples
 from tests.unit.shop import message
 
@@ -60,14 +58,3 @@ async def test_an_envelope_is_inflated_up_to_the_limit_of_the_consumer():
     sent = message(payload=deflate(b" " * 2000 + b"{}", "gzip"), content_encoding="gzip", content_type=STRUCTURED)
     refused = message_in(await arrived(sent), (CloudEvents(),), limit=2000)
     assert "larger than 2000 bytes once its gzip is inflated" in refused.reason  # type: ignore[union-attr]
-
-
-async def test_stand_ins_are_left_out_in_memory_as_well():
-    sent = message(
-        id="dead-letter-1", type="dead-letter-1", payload=samples.BODY, queue="billing", topic="partner",
-        content_type="application/json", headers={**samples.KNATIVE.headers, ABSENT: ["message_id", "type"]},
-    )  # fmt: skip
-    assert (await found(sent, CloudEvents())).type == samples.ATTRIBUTES["type"]  # type: ignore[union-attr]
-    unread = await found(sent)
-    assert isinstance(unread, Malformed)
-    assert (unread.reason, unread.message_id) == ("the message has no message_id and no type", None)

@@ -39,7 +39,7 @@ def test_every_action_of_an_operator_is_a_row(run: Run, at: str, engine: Engine)
     assert run("dead", "discard", "3", "--yes").code == 0
     assert run("dead", "replay", "--yes", "--type", "OrderConfirmed", "--dry-run").code == 0
     assert run("dead", "replay", "--yes", "--type", "OrderConfirmed", "--yes").code == 0
-    assert run("prune", "--dead-retention", "30d").code == 0
+    assert run("prune", dead_retention="30d").code == 0
     assert run("pause", "relay", "--why", "a move").code == 0
     said = json.loads(run("audit", "list", "--json").out)
     assert [(one["action"], one["operator"], one["count"], one["result"]) for one in reversed(said)] == [

@@ -13,12 +13,12 @@ import pytest
 import typer
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from outboxkit import ConfigurationError, inbox, inbox_handler
+from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handler
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli import app
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.relay import RelayPolicy
-from outboxkit.runtime import admin, compose, process, settings
+from outboxkit.runtime import admin, compose, process, settings, supervisor
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.runtime.settings import Settings
 from tests.unit.cli.conftest import Run
@@ -63,7 +63,8 @@ async def read() -> dict[str, set[str]]:
 
 @asynccontextmanager
 async def watched(chosen: Any) -> AsyncIterator[None]:
-    """The admin port of a worker that runs on; `drain` and `prune` have none."""
+    """The processes of a worker that runs on, and its admin port; `prune` has neither."""
+    assert supervisor.supervise(chosen, 1) is None
     async with admin.serving(chosen, Retention(create_async_engine("sqlite+aiosqlite://"), Periods(timedelta(days=1)))):
         yield
 
@@ -81,7 +82,8 @@ def read_around(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def options_of(command: str) -> set[str]:
     parameters = typer.main.get_command(app).commands[command].params
-    return {parameter.name for parameter in parameters} & set(Settings.model_fields)
+    listed = {parameter.name for parameter in parameters if not getattr(parameter, "hidden", False)}
+    return listed & set(Settings.model_fields)
 
 
 async def test_a_command_has_options_for_settings_that_its_composition_reads_and_for_no_other():
@@ -121,7 +123,7 @@ def test_messages_for_the_broker_are_not_sent_to_an_http_destination(
 async def test_another_destination_may_be_a_broker_and_an_own_publisher_may_be_anything(database_url: str):
     chosen = settings.load({"database_url": database_url, "broker_url": "amqp://mq/", "destination": "payments"})
     async with compose.relay(chosen) as made:
-        assert (made.destination, made.batch_size, made.hold) == ("payments", 2000, True)
+        assert (made.destination, made.batch_size, made.keeps_locks) == ("payments", 2000, True)
     publisher = process.publisher("memory://", exchange="e", timeout=chosen.publish_timeout)
     own = create_async_engine("sqlite+aiosqlite://")
     async with compose.relay(chosen, engine=own, publisher=publisher) as made:
@@ -168,6 +170,8 @@ def test_no_command_works_on_a_database_that_nobody_named(
     assert line.startswith("outboxkit: OUTBOXKIT_DATABASE_URL is not set: ")
     assert "postgresql+psycopg://user:password@host/name or sqlite:///path is accepted" in line
     assert not list(tmp_path.iterdir())
+    (tmp_path / "outboxkit.db").touch()
+    assert run(*command).err.rstrip().endswith("The messages of `outboxkit run` are in sqlite:///outboxkit.db here")
 
 
 @pytest.mark.parametrize(
@@ -207,3 +211,22 @@ def test_a_program_takes_no_options_and_says_what_it_has_not(
     assert compose.main("relay", service) == 2
     told = "relay: '--drain' is not accepted: settings come from OUTBOXKIT_… variables here\n"
     assert capsys.readouterr().err == told
+
+
+def test_a_broker_that_is_not_set_is_not_said_to_be_wrong(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OUTBOXKIT_BROKER_URL", raising=False)
+    refused = BrokerUnavailable("cannot connect to amqp://localhost:5672/: refused")
+    assert compose.explain(refused)[0].endswith(
+        "OUTBOXKIT_BROKER_URL is not set, and this is its default: set it to your broker's"
+    )
+    monkeypatch.setenv("OUTBOXKIT_BROKER_URL", "amqp://localhost:5672/")
+    assert "are host and port in OUTBOXKIT_BROKER_URL right" in compose.explain(refused)[0]
+
+
+def test_what_is_away_is_told_with_what_to_look_at():
+    text, code = compose.explain(BrokerUnavailable("cannot connect to amqp://mq:5672/: nothing answered within 10 s."))
+    assert code == 1
+    assert text == (
+        "the broker is away: cannot connect to amqp://mq:5672/: nothing answered within 10 s. Is it running, are host "
+        "and port in OUTBOXKIT_BROKER_URL right, and does the network let this machine through?"
+    )

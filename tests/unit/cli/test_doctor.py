@@ -26,7 +26,7 @@ def test_a_problem_ends_with_1_and_has_its_cure(run: Run, tmp_path: Path) -> Non
 
 
 def test_a_warning_alone_ends_with_3(run: Run, sqlite_url: str) -> None:
-    ended = run("doctor", *DATABASE, "--database-url", sqlite_url, "--inbox-retention", "90m")
+    ended = run("doctor", *DATABASE, "--database-url", sqlite_url, inbox_retention="90m")
     assert ended.code == 3
     assert "WARNING retention-short (database)" in ended.out
 
@@ -42,15 +42,15 @@ def test_a_server_that_is_away_is_a_finding_without_a_secret(run: Run) -> None:
 
 
 def test_wrong_usage_ends_with_2(run: Run, sqlite_url: str) -> None:
-    for arguments in (("--only", "disk"), ("no.such.module",), ("--inbox-retention", "soon")):
-        ended = run("doctor", *arguments, "--database-url", sqlite_url)
+    for arguments, retention in ((("--only", "disk"), "1d"), (("no.such.module",), "1d"), ((), "soon")):
+        ended = run("doctor", *arguments, "--database-url", sqlite_url, inbox_retention=retention)
         assert (ended.code, ended.out) == (2, "")
         assert ended.err.count("\n") == 1
 
 
 def test_handlers_are_compared_with_the_retention(run: Run, sqlite_url: str) -> None:
     module = "tests.unit.cli.one_handler"
-    ended = run("doctor", module, *DATABASE, "--database-url", sqlite_url, "--inbox-retention", "10m")
+    ended = run("doctor", module, *DATABASE, "--database-url", sqlite_url, inbox_retention="10m")
     assert ended.code == 1
     assert "PROBLEM retention-short (database)" in ended.out
     assert "OUTBOXKIT_INBOX_RETENTION=1d" in ended.out

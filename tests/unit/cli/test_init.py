@@ -52,13 +52,6 @@ def test_a_bad_variable_is_one_line_and_code_2(run: Run, monkeypatch: pytest.Mon
     assert line.startswith("outboxkit: OUTBOXKIT_INBOX_RETENTION is '14': a duration such as 500ms")
 
 
-def test_a_bad_option_is_one_line_and_code_2(run: Run):
-    ended = run("relay", "--batch-size", "0")
-    assert ended.code == 2
-    (line,) = ended.err.splitlines()
-    assert line.startswith("outboxkit: --batch-size is '0': ")
-
-
 @pytest.mark.parametrize(
     "command", [each for each in (*WITH_DATABASE, ("migrate",)) if each != ("status",)], ids=" ".join
 )

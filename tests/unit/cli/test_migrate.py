@@ -1,13 +1,10 @@
 """`outboxkit migrate`."""
 
-import sqlite3
-from pathlib import Path
-
 import pytest
 from sqlalchemy import create_engine, update
 
 from outboxkit import schema, tables
-from outboxkit.migrations import LATEST
+from outboxkit.schema.migrations import LATEST
 from tests.unit.cli.conftest import Run
 
 
@@ -44,16 +41,6 @@ def test_newer_tables_are_accepted_and_named(run: Run, database_url: str):
         0,
         f"outboxkit tables: up to date at version {LATEST + 1} (newer than this code) in {database_url}\n",
     )
-
-
-def test_the_sql_makes_the_tables(run: Run, tmp_path: Path):
-    ended = run("migrate", "--sql", "--database-url", f"sqlite:///{tmp_path}/untouched.db")
-    assert (ended.code, ended.err) == (0, "")
-    assert not list(tmp_path.iterdir())
-    driver = sqlite3.connect(":memory:")
-    driver.executescript(ended.out)
-    assert driver.execute("SELECT version FROM outboxkit_schema_version").fetchall() == [(LATEST,)]
-    driver.close()
 
 
 def test_the_sql_of_postgresql_needs_no_server(run: Run):

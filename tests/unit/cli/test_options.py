@@ -1,8 +1,7 @@
 """Settings as options."""
 
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -13,6 +12,7 @@ from outboxkit.cli import app
 from outboxkit.cli.options import OPTIONS, with_options
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import ConsumedQueue
+from tests.unit.cli.conftest import Run
 
 FOUND = typer.main.get_command(app).commands
 COMMANDS = {
@@ -31,7 +31,7 @@ def _database(monkeypatch: pytest.MonkeyPatch) -> None:
 SEEN: list[tuple[Settings, str, bool]] = []
 
 
-@with_options("queue", "publish_timeout", "max_attempts", "database_url", "broker_url")
+@with_options("queue", "concurrency", "shards", "database_url", "broker_url")
 def command(chosen: Settings, name: str, *, loud: Annotated[bool, typer.Option("--loud")] = False) -> None:
     """Do something.
 
@@ -51,32 +51,28 @@ def invoke(*arguments: str) -> tuple[Settings, str, bool]:
 
 
 def test_a_setting_is_an_option_of_the_same_name():
-    chosen, name, loud = invoke(
-        "x", "--queue", "billing", "--publish-timeout", "500ms", "--max-attempts", "3", "--loud"
-    )
-    assert (chosen.queue, chosen.publish_timeout, chosen.max_attempts) == (
-        (ConsumedQueue("billing"),),
-        timedelta(milliseconds=500),
-        3,
-    )
+    chosen, name, loud = invoke("x", "--queue", "billing", "--concurrency", "3", "--loud")
+    assert (chosen.queue, chosen.concurrency) == ((ConsumedQueue("billing"),), 3)
     assert (name, loud) == ("x", True)
 
 
-def test_the_option_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OUTBOXKIT_QUEUE", "from-the-environment")
-    assert invoke("x")[0].queue == (ConsumedQueue("from-the-environment"),)
-    assert invoke("x", "--queue", "option")[0].queue == (ConsumedQueue("option"),)
+def test_a_command_takes_every_setting_as_an_option_and_lists_some():
+    listed = {parameter.name for command in COMMANDS.values() for parameter in command.params if not hidden(parameter)}
+    assert set(Settings.model_fields) & listed == set(OPTIONS)
+    for name in ("relay", "consume", "run", "prune", "status"):
+        assert {parameter.name for parameter in COMMANDS[name].params} >= set(Settings.model_fields)
 
 
-def test_a_bad_option_is_named_as_it_was_typed():
-    with pytest.raises(ConfigurationError, match="--max-attempts is 'many': "):
-        invoke("x", "--max-attempts", "many")
+def hidden(parameter: Any) -> bool:
+    return bool(getattr(parameter, "hidden", False))
 
 
-def test_every_setting_that_is_an_option_is_one_of_a_command():
-    used = {parameter.name for command in COMMANDS.values() for parameter in command.params}
-    assert set(OPTIONS) <= used
-    assert not set(Settings.model_fields) & used - set(OPTIONS)
+def test_an_option_that_the_help_does_not_list_wins_over_its_variable(run: Run, sqlite_url: str):
+    ended = run("relay", "--drain", "--batch-size", "x", database_url=sqlite_url, batch_size="7")
+    assert (ended.code, ended.err) == (
+        2,
+        "outboxkit: --batch-size is 'x': a whole number from 1 to 10000 is accepted\n",
+    )
 
 
 def test_the_options_of_settings_have_a_heading_of_their_own():
@@ -85,7 +81,16 @@ def test_the_options_of_settings_have_a_heading_of_their_own():
     messages, _, of_settings = rest.partition("\nSettings:\n")
     assert "--to-queue" in own
     assert "--ids-file" in messages
-    assert "--database-url" in of_settings
+    assert "--destination" in of_settings
+
+
+@pytest.mark.parametrize("name", ["replay", "discard"])
+def test_filters_are_listed_once_and_taken_by_all_commands_of_dead_letters(name: str):
+    shown, elsewhere = (CliRunner().invoke(app, ["dead", each, "--help"]).output for each in (name, "list"))
+    assert "--newer-than" in elsewhere
+    assert "--newer-than" not in shown
+    assert {"newer_than", "by"} <= {parameter.name for parameter in COMMANDS[f"dead {name}"].params}
+    assert "--by NAME puts a name into the audit trail" in shown
 
 
 @pytest.mark.parametrize("option", ["--database-url", "--broker-url"])

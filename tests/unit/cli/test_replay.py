@@ -40,30 +40,6 @@ def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run, kept: No
     assert ended.out == ("3 messages for queue q, published from 2026-03-01T09:00:00Z to 2026-03-01T12:00:00.250000Z\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        (("--since", "2026-03-01T12:00Z"), 2),
-        (("--since", "2026-03-01T14:00+02:00"), 2),
-        (("--until", "2026-03-01 12:00:00.25"), 2),
-        (("--type", "T"), 3),
-    ],
-)
-def test_what_is_wanted(run: Run, kept: None, database_url: str, options: tuple[str, ...], count: int):
-    ended = run("replay", "--to-queue", "q", *options, "--dry-run", "--database-url", database_url)
-    assert ended.out.startswith(f"{count} message{'s' * (count != 1)} for queue q, ")
-
-
-def test_messages_of_another_destination_are_asked_for(run: Run, kept: None, engine: Engine, database_url: str):
-    with engine.begin() as connection:
-        connection.execute(
-            tables.published.update().values(destination="payments").where(tables.published.c.position == 0)
-        )
-    ask = ("replay", "--to-queue", "q", "--dry-run", "--database-url", database_url)
-    assert run(*ask).out.startswith("2 messages for queue q, ")
-    assert run(*ask, "--destination", "payments").out.startswith("1 message for queue q, ")
-
-
 def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pytest.MonkeyPatch):
     terminal = io.StringIO("n\n")
     monkeypatch.setattr(terminal, "isatty", lambda: True)
@@ -113,17 +89,16 @@ def test_what_is_no_moment(text: str):
         point_in_time("--since", text, NOW)
 
 
-def test_message_ids_from_options_and_files(
+def test_message_ids_from_a_file_or_standard_input(
     run: Run, kept: None, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     ask = ("replay", "--to-queue", "q", "--dry-run", "--database-url", database_url)
     file = tmp_path / "ids"
     file.write_text("m\n\n other \n")
-    assert run(*ask, "--id", "m").out.startswith("3 messages for queue q, published from ")
     assert run(*ask, "--ids-file", str(file)).out.endswith("; of the ids, 1 are not kept\n")
-    assert run(*ask, "--id", "other").out.startswith("no such message is kept")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("m\n"))
-    assert run(*ask, "--ids-file", "-").out.startswith("3 messages for queue q, published from ")
+    for ids, said in (("m\n", "3 messages for queue q, published from "), ("other\n", "no such message is kept")):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(ids))
+        assert run(*ask, "--ids-file", "-").out.startswith(said)
 
 
 @pytest.mark.parametrize(

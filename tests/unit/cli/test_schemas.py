@@ -26,16 +26,11 @@ def order(kind: str = "int", options: str = "", more: str = "") -> str:
     return release(ORDER.format(options, kind) + more).__name__
 
 
-def test_what_was_exported_is_compared_and_exported_again(run: Run, folder: Path):
-    ended = run("schema", "export", order(more=HANDLER), "--title", "shop", "--release", "1.4")
+def test_what_was_exported_is_compared_and_exported_again(run: Run):
+    ended = run("schema", "export", order(more=HANDLER))
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == "wrote schemas/OrderPlaced/1.json\nwrote schemas/asyncapi.json\n"
-    document = json.loads((folder / "asyncapi.json").read_text())
-    assert document["info"] == {"title": "shop", "version": "1.4"}
-    assert list(document["operations"]) == ["receive.Book.OrderPlaced"]
-    assert run("schema", "export", order(more=HANDLER), "--title", "shop", "--release", "1.4").out == (
-        "schemas is up to date\n"
-    )
+    assert ended.out == "wrote schemas/OrderPlaced/1.json\n"
+    assert run("schema", "export", order(more=HANDLER)).out == "schemas is up to date\n"
     ended = run("schema", "check", order(more=HANDLER))
     assert (ended.code, ended.out) == (0, "no change breaks a consumer\n")
     ended = run("schema", "check", order("int | None"))

@@ -1,6 +1,7 @@
 """`outboxkit relay` and `outboxkit consume`: what they refuse to start with, and how they sum up."""
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import relay
 from outboxkit.brokers.http import HttpPublisher
-from outboxkit.cli.workers import _summary
+from outboxkit.cli.workers import _summary, show_consumed, show_drained
+from outboxkit.consumer.reports import Consumed
+from outboxkit.inbox import Outcome
 from outboxkit.relay import Drained, Relay
 from outboxkit.runtime import compose, process, settings
 from tests.unit.cli.conftest import Run
@@ -67,6 +70,11 @@ def never(session, event: Never): ...
 def test_a_module_that_is_not_there_is_named(run: Run, name: str):
     assert "no module named 'unit_missing" in refused(run, name, "--queue", "q") or name == "json.missing"
     assert "MODULE is a dotted name" in refused(run, name, "--queue", "q")
+
+
+def test_a_file_in_place_of_a_module_is_told_its_name(run: Run):
+    said = refused(run, "shop/handlers.py", "--queue", "q")
+    assert said.endswith("importable from the current directory, without .py: shop.handlers")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +139,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: Started, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOXKIT_CONCURRENCY", "5")
     given = ("--database-url", database_url, "--broker-url", "https://pay.example/", "--destination", "payments")
-    ended = run("relay", "--drain", *given, "--publish-timeout", "3s")
+    ended = run("relay", "--drain", *given, publish_timeout="3s")
     assert ended.code == 0
     made = started["relay"]
     assert isinstance(made.publisher, HttpPublisher)
-    assert (made.destination, made.batch_size, made.hold) == ("payments", 40, False)
+    assert (made.destination, made.batch_size, made.keeps_locks) == ("payments", 40, False)
     assert started["engine_of"] == "payments"
     assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=3))
 
@@ -148,32 +156,25 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
     given = {"http_authorization": "Bearer hunter2", "http_secret": secret, "concurrency": "3"}
     asked: list[dict[str, object]] = []
     with monkeypatch.context() as patched:
-        patched.setattr(process, "http_publisher", lambda url, **more: asked.append(more))
+        patched.setattr(process, "publisher", lambda url, **more: asked.append(more))
         for more in (given, {}):
             compose._publisher(settings.load({**somewhere, **more}))
     first, second = asked
-    plain = {"cloudevents": None, "source": "outboxkit"}
-    assert first | {"timeout": 0} == plain | {
-        "authorization": "Bearer hunter2",
-        "secret": secret,
-        "concurrency": 3,
-        "timeout": 0,
-    }
-    assert second == plain | {"timeout": timedelta(seconds=10), "concurrency": 8}
+    plain = {"exchange": "outboxkit", "timeout": timedelta(seconds=10)}
+    assert first == plain | {"authorization": "Bearer hunter2", "secret": secret, "concurrency": 3}
+    assert second == plain | {"authorization": None, "secret": None, "concurrency": 8}
     monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "debug")
     url = (
         "--broker-url",
         "http://a:hunter2@127.0.0.1:1/",
         "--database-url",
         database_url,
-        "--publish-timeout",
-        "100ms",
         "--destination",
         "payments",
     )
     for name, value in (("AUTHORIZATION", "Bearer hunter2"), ("SECRET", "whsec_hunter2"), ("AUTHORIZATION", "\r\n")):
         monkeypatch.setenv(f"OUTBOXKIT_HTTP_{name}", value)
-        ended = run("relay", "--drain", *url)
+        ended = run("relay", "--drain", *url, publish_timeout="100ms")
         assert "hunter2" not in ended.out + ended.err
 
 
@@ -183,13 +184,32 @@ def test_a_drain_is_summed_up():
     assert _summary(done).splitlines() == [
         "published 5",
         "2 wait for a later time",
-        "3 due, but not published: another relay holds them, or the drain was stopped; the log says more",
+        "3 due, but not published: another relay holds them; the log says more",
         "4 A could not be published: unroutable: x",
         "1 B could not be published: rejected: y",
     ]
     assert _summary(Drained(published=1, blocked=None, expired=2, discarded=3)).splitlines() == [
         "published 1",
-        "stopped while the database was away: what is left could not be counted",
+        "what is left could not be counted: the database was away",
         "expired 2, set aside as dead letters",
         "discarded 3 that no queue wanted",
     ]
+
+
+def test_a_drain_that_was_stopped_in_an_outage_says_so(capsys: pytest.CaptureFixture[str]):
+    stopped = Drained(published=1, blocked=3, away="the broker was away: nothing answered")
+    assert (show_drained(stopped), show_consumed(Consumed(away=stopped.away))) == (3, 3)
+    printed = capsys.readouterr()
+    line = "stopped while the broker was away: nothing answered\n"
+    assert printed.err == f"published 1\n{line}3 due, but not published\n{line}"
+    assert printed.out == "nothing handled\n"
+    assert show_drained(Drained(away=stopped.away)) == 3
+
+
+def test_a_drain_that_was_stopped_is_not_done(capsys: pytest.CaptureFixture[str]):
+    assert show_drained(Drained(published=1, blocked=3, stopped=True)) == 3
+    assert show_drained(Drained(published=4, stopped=True)) == 0  # the stop came after the last message
+    assert show_consumed(Consumed(Counter({Outcome.PROCESSED: 2}), stopped=True)) == 3
+    printed = capsys.readouterr()
+    assert printed.err == "published 1\nstopped before the end\n3 due, but not published\nstopped before the end\n"
+    assert printed.out == "published 4\nprocessed 2\n"

@@ -16,7 +16,7 @@ import pytest
 
 from outboxkit import ConfigurationError, DecodeError, Message, NewerVersion, event, upcast
 from outboxkit.codec import upcasts
-from outboxkit.compression import deflate
+from outboxkit.codec.compression import deflate
 from tests.unit.shop import OrderConfirmed, message
 
 NUMBERS = itertools.count()

@@ -47,11 +47,13 @@ class Bench:
         """Run until nothing is in the queue, in flight or postponed any more."""
         consumer = self.consumer(*functions, **more)
         running = asyncio.create_task(consumer.run(self.stop))
-        async with asyncio.timeout(30):
-            while self.subscriber.queue.ready or self.subscriber.unacked or self.subscriber.queue.postponed:
-                await asyncio.wait((running,), timeout=0.005)
-        self.stop.set()
-        await running
+        try:
+            async with asyncio.timeout(30):
+                while self.subscriber.queue.ready or self.subscriber.unacked or self.subscriber.queue.waiting:
+                    await asyncio.wait((running,), timeout=0.005)
+        finally:  # also if it never settles: a consumer that is left behind would keep the test from ending
+            self.stop.set()
+            await running
         return consumer
 
 

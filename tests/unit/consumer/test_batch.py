@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from outboxkit import Outcome, Reject, inbox_handler, tables
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.consumer import Concurrency
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, StockChanged, count, effects, message, rows
@@ -96,13 +96,6 @@ async def test_no_batch_is_larger_than_allowed(bench: Bench, commits: Commits):
     assert commits.count - before == 3 + before
 
 
-async def test_a_message_for_several_handlers_and_one_that_came_twice(bench: Bench, database_url: str):
-    bench.put(order(1), order(2), order(1))
-    found = await bench.drain(together, together_too)
-    assert found.outcomes == {Outcome.PROCESSED: 4, Outcome.DUPLICATE: 2}
-    assert sorted(map(str, done(database_url))) == ["order 1", "order 2", "too 1", "too 2"]
-
-
 async def test_beside_a_handler_that_may_not_be_run_again_nothing_is_in_a_batch(bench: Bench, commits: Commits):
     bench.put(*map(order, range(5)))
     before = await commits_of_nothing(bench, commits)
@@ -121,14 +114,6 @@ async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench, comm
     assert (letter["message_id"], letter["reason"], letter["error"]) == ("m-030", "rejected", "poison")
 
 
-async def test_what_is_no_message_for_a_batch_does_not_hold_up_the_others(bench: Bench, database_url: str):
-    bench.put(order(1), order(2, payload=b"{}"), order(3))
-    found = await bench.drain(together)
-    assert found.outcomes == {Outcome.PROCESSED: 2, Outcome.DEAD: 1}
-    assert done(database_url) == ["order 1", "order 3"]
-    assert [letter["reason"] for letter in rows(database_url, tables.dead_letter)] == ["undecodable"]
-
-
 async def test_what_fails_only_when_it_is_written_is_found_by_halves(bench: Bench, database_url: str):
     class Mapped(DeclarativeBase): ...
 
@@ -145,13 +130,6 @@ async def test_what_fails_only_when_it_is_written_is_found_by_halves(bench: Benc
     assert count(database_url, effects) == 15
     (letter,) = rows(database_url, tables.dead_letter)
     assert letter["message_id"] == "m-011"
-
-
-async def test_where_all_fail_each_fails_alone(bench: Bench, database_url: str):
-    bench.put(*map(order, range(20)))
-    found = await bench.drain(failing(*range(20)), max_attempts=1)
-    assert found.outcomes == {Outcome.DEAD: 20}
-    assert done(database_url) == []
 
 
 async def test_the_attempts_of_a_retried_message_are_recorded(bench: Bench, database_url: str):

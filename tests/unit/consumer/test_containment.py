@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
 from outboxkit.consumer import Concurrency, dispatcher
+from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.handle import HandlerRunner
-from outboxkit.consumer.records import Records
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
@@ -247,7 +247,7 @@ async def test_an_error_of_our_own_sets_one_message_aside(
 async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(dispatcher, "GIVE_BACK_SECONDS", 0.02)
+    monkeypatch.setattr(dispatcher, "REQUEUE_SECONDS", 0.02)
     refused: list[float] = []
     bury = Records.bury
 

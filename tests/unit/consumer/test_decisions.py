@@ -24,8 +24,9 @@ from outboxkit import (
 )
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.rows import decode_headers
-from outboxkit.consumer import ConsumerPolicy, Decision, decide, decisions
+from outboxkit.consumer import ConsumerPolicy, decisions
 from outboxkit.inbox import handler_of
+from outboxkit.inbox.failure import Decision, decide
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter
 from tests.unit.codec.envelopes import samples
@@ -164,7 +165,9 @@ def test_a_handlers_own_attempts_count_for_what_the_inbox_must_remember():
 def test_a_dead_letter_keeps_the_whole_message():
     sent = message(key="k", topic="t", headers={"a": 1}, correlation_id="c", causation_id="d", content_encoding="gzip")
     sent = replace(sent, version=3)
-    row = decisions.dead_letter(sent, FAILED, queue="billing", handler="SendReceipt", attempts=3, first_failed_at=NOW)
+    row = decisions.dead_letter_row(
+        sent, FAILED, queue="billing", handler="SendReceipt", attempts=3, first_failed_at=NOW
+    )
     assert decode_headers(row.pop("headers")) == {"a": 1}
     assert row == {
         "side": "inbox",
@@ -190,7 +193,7 @@ def test_a_dead_letter_keeps_the_whole_message():
 
 
 def test_a_dead_letter_of_something_malformed_keeps_what_there_is():
-    row = decisions.dead_letter(Malformed(b"\x00\xff", reason="no id"), FAILED, queue="q", handler=None, attempts=1)
+    row = decisions.dead_letter_row(Malformed(b"\x00\xff", reason="no id"), FAILED, queue="q", handler=None, attempts=1)
     assert (row["message_id"], row["type"], row["handler"], row["created_at"]) == (None, None, None, None)
     assert (row["payload"], row["content_type"]) == (b"\x00\xff", "application/octet-stream")
 
@@ -201,12 +204,44 @@ NASTY = st.text(alphabet=st.sampled_from(["a", "\0", "\ud800", "é", "\n"]), max
 @given(NASTY, NASTY, NASTY, NASTY)
 def test_a_dead_letter_can_always_be_stored(id_: str, type_: str, mime: str, error: str):
     found = Malformed(b"", {"h": b"\xff"}, "", id_, type_, mime, correlation_id=id_)
-    row = decisions.dead_letter(found, Decision(Outcome.DEAD, "failed", error), queue="q", handler=None, attempts=1)
+    row = decisions.dead_letter_row(found, Decision(Outcome.DEAD, "failed", error), queue="q", handler=None, attempts=1)
     for name, value in row.items():
         if isinstance(value, str):
             value.encode()
             assert "\0" not in value
             assert len(value) <= (dead_letter.c[name].type.length or len(value))
+
+
+def test_a_malformed_dead_letter_has_its_routing_key_the_first_version_and_one_attempt():
+    found = Malformed(b"{}", routing_key="orders", reason="no id")
+    row = decisions.dead_letter_row(found, FAILED, queue="q", handler=None, attempts=0)
+    assert (row["topic"], row["version"], row["attempts"]) == ("orders", 1, 1)
+
+
+def test_a_payload_that_is_too_large_is_dead():
+    assert decisions.too_large(7).outcome is Outcome.DEAD
+
+
+def test_the_first_names_without_a_handler_are_shown():
+    names = ["a" * 99, "b", "c", "d"]
+    found = decisions.no_handler(message(), ["T"], names, attempt=1, max_attempts=2)
+    assert f"it is for {'a' * 20}" in found.error
+    assert ", b, c, …, and no handler" in found.error
+    assert "…, and" not in decisions.no_handler(message(), ["T"], names[1:], attempt=1, max_attempts=2).error
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), DecodeError("no event")], ids=["failed", "undecodable"])
+@pytest.mark.parametrize("attempt", [1, 2], ids=["again", "last"])
+def test_a_failure_keeps_its_exception_and_its_traceback(error: Exception, attempt: int):
+    found = decide_for(error, attempt=attempt, max_attempts=2)
+    assert found.cause is error
+    assert type(error).__name__ in str(found.traceback)
+
+
+@pytest.mark.parametrize("signal", [Retry("later"), Reject("no")])
+def test_a_signal_is_kept_and_has_no_traceback(signal: Exception):
+    found = decide_for(signal, attempt=1, max_attempts=2)
+    assert (found.cause, found.traceback) == (signal, None)
 
 
 def test_what_the_broker_set_aside_is_dead_at_once():
@@ -237,9 +272,9 @@ def test_a_dead_letter_that_the_database_refuses_is_kept_bare():
 
 
 def test_a_dead_letter_keeps_the_handlers_that_its_message_requires():
-    row = decisions.dead_letter(message(), FAILED, queue="q", handler=None, attempts=1, required=("Mailer",))
+    row = decisions.dead_letter_row(message(), FAILED, queue="q", handler=None, attempts=1, required=("Mailer",))
     assert json.loads(row["headers"])["outboxkit-handlers"] == ["Mailer"]
-    row = decisions.dead_letter(message(), FAILED, queue="q", handler="Biller", attempts=1, required=("Mailer",))
+    row = decisions.dead_letter_row(message(), FAILED, queue="q", handler="Biller", attempts=1, required=("Mailer",))
     assert "outboxkit-handlers" not in json.loads(row["headers"])
 
 
@@ -252,3 +287,8 @@ def test_a_newer_version_waits_for_a_newer_release_whatever_the_handlers_rule_is
     outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
     assert found == Decision(outcome, "newer version", "it has version 2")
     assert (found.cause, found.traceback) == (None, None)
+
+
+@pytest.mark.parametrize(("starts", "is_killer"), [(1, False), (3, False), (4, True)])
+def test_a_message_may_end_the_process_as_often_as_the_policy_says(starts: int, is_killer: bool):
+    assert decisions.is_killer(starts, ConsumerPolicy(max_crashes=3)) is is_killer

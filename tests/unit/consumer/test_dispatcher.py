@@ -226,7 +226,7 @@ async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 7)))
     done = await bench.drain(handler, concurrency=Concurrency(4, ordered=True), policy=policy_with_an_hour())
     assert done.outcomes == {Outcome.RETRIED: 1, Outcome.PROCESSED: 3}
-    assert done.postponed == 3
+    assert done.waiting == 3
     assert [kept.message.id for kept in bench.subscriber.queue.ready] == ["m-1", "m-3", "m-5"]
     assert [(row["message_id"], row["failures"]) for row in rows(database_url, tables.attempt)] == [("m-1", 1)]
 

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
-from outboxkit.consumer.records import Records
-from outboxkit.consumer.transactions import Transactions
+from outboxkit.consumer.attempts import Records
+from outboxkit.consumer.handle import Transactions
 from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, effects, message, rows
@@ -93,7 +93,7 @@ async def test_what_a_stop_keeps_from_being_recorded_comes_again(
     consumer, left = bench.consumer(*handlers, concurrency=concurrency), left_to_the_close(bench)
     await consumer.run(bench.stop)
     assert (writes, consumer.outcomes) == (number, {})
-    assert (ready(bench), left, bench.subscriber.queue.postponed) == (["m-1"], [], 0)
+    assert (ready(bench), left, bench.subscriber.queue.waiting) == (["m-1"], [], 0)
 
 
 async def test_a_batch_that_a_stop_keeps_from_its_transaction_comes_again(
@@ -148,5 +148,5 @@ async def test_a_stopped_drain_counts_also_what_failed_after_the_stop(bench: Ben
     bench.put(order(1, key="a"), order(2, key="a"))
     policy = ConsumerPolicy(delays=(timedelta(hours=1),))
     done = await bench.drain(fails_late, concurrency=ORDERED, policy=policy)
-    assert (done.outcomes, done.postponed) == ({Outcome.RETRIED: 1}, 2)
+    assert (done.outcomes, done.waiting) == ({Outcome.RETRIED: 1}, 2)
     assert sorted(ready(bench)) == ["m-1", "m-2"]

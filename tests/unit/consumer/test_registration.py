@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler
-from outboxkit.consumer.registration import EVERY, Registration
+from outboxkit.consumer.registration import RECORDED_EVERY, Registration
 from outboxkit.inbox import handler_of
 from outboxkit.runtime import process
 from tests.unit.shop import OrderConfirmed
@@ -34,7 +34,7 @@ async def test_it_is_raised_at_the_start_and_later_tried_again_each_hour(tmp_pat
     registration._is_begun = True  # the database was there at the start, and went away
     with capture_logs() as said, pytest.raises(asyncio.CancelledError):
         await registration.run()
-    assert slept == [EVERY.total_seconds()] * 3
+    assert slept == [RECORDED_EVERY.total_seconds()] * 3
     assert [line["event"] for line in said] == ["handlers not recorded"] * 2
     assert all(line["log_level"] == "debug" for line in said)
     await away.dispose()

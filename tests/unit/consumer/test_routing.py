@@ -8,13 +8,14 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, ids, inbox_handler
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
-from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
+from outboxkit.codec.compression import deflate
 from outboxkit.codec.envelopes.envelope import Malformed
-from outboxkit.compression import COMPRESSIONS, Compression, deflate
-from outboxkit.consumer import ConsumerPolicy, Decision, decisions
-from outboxkit.consumer.key_queues import Arrival, Mode
-from outboxkit.consumer.routing import Routing
+from outboxkit.codec.headers import FRESH, DeliveryHeaders
+from outboxkit.consumer import ConsumerPolicy, decisions
+from outboxkit.consumer.routing import Arrival, Mode, Routing
+from outboxkit.events import COMPRESSIONS, Compression
 from outboxkit.inbox import handler_of
+from outboxkit.inbox.failure import Decision
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, message
 
 
@@ -180,3 +181,18 @@ def test_a_renamed_event_is_handled_under_all_its_names():
     unknown = closing.handlers(Arrival(delivery(message(type="OrderOpened")), Mode.SINGLE), NOW)
     assert isinstance(unknown, Decision)
     assert unknown.error.endswith("this consumer has handlers for OrderClosed, OrderConfirmed, OrderEnded")
+
+
+def test_a_type_that_is_to_be_ignored_has_no_handler_and_no_decision():
+    policy = ConsumerPolicy(ignore=("Partner.*", "Ping", "OrderConfirmed"))
+    router = Routing([handler_of(bill)], policy=policy, ordered=False)
+    for type_, expected in (("Partner.Moved", True), ("Ping", True), ("Pinged", False), ("Stock", False)):
+        decided = router.handlers(router.arrival(delivery(message(type=type_))), NOW)
+        assert (decided == ()) is expected, type_
+    assert router.handlers(router.arrival(delivery(message())), NOW), "a handler takes it"
+
+
+def test_what_is_for_a_handler_that_is_gone_is_not_ignored():
+    router = Routing([handler_of(bill)], policy=ConsumerPolicy(ignore=("*",)), ordered=False)
+    named = delivery(message(type="Stock"), delivery_headers=DeliveryHeaders(handlers=("Restock",)))
+    assert isinstance(router.handlers(router.arrival(named), NOW), Decision)

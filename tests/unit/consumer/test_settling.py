@@ -30,18 +30,6 @@ def put_redelivered(bench: Bench, times: int = 1, **more: Any) -> None:
         bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
 
 
-@pytest.mark.parametrize(("starts", "outcome"), [(2, Outcome.PROCESSED), (3, Outcome.DEAD)])
-async def test_it_may_be_started_three_times_without_an_end(bench: Bench, starts: int, outcome: Outcome):
-    @inbox_handler("Works")
-    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
-
-    records = bench.consumer(works)._runner.records
-    for _ in range(starts):
-        await records.start("m-1", bench.stop)
-    put_redelivered(bench)
-    assert (await bench.drain(works)).outcomes == {outcome: 1}
-
-
 async def test_while_a_copy_waits_no_start_is_on_record(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):

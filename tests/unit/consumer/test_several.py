@@ -146,7 +146,7 @@ async def test_settings_become_a_consumer_for_each_queue(database_url: str):
         found = {each._log._context["queue"]: each for each in made._consumers}
         assert {name: each._concurrency.transactions for name, each in found.items()} == {"billing": 5, "mails": 2}
         shares = {each._subscriber.max_unacked_bytes for each in found.values()}  # type: ignore[attr-defined]
-        assert made._seconds == chosen.shutdown_timeout.total_seconds()
+        assert made._grace == chosen.shutdown_timeout
         assert shares == {16 * 1024 * 1024}
         assert found["mails"].handlers == [handlers[1]]
     own = MemorySubscriber(MemoryBroker(), "billing", [])

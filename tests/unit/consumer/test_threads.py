@@ -8,8 +8,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import ConfigurationError, Outcome, inbox_handler, migrations
+from outboxkit import ConfigurationError, Outcome, inbox_handler
 from outboxkit.runtime import process
+from outboxkit.schema import migrations
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, StockChanged, message
 

@@ -1,24 +1,15 @@
 """The spans of a consumer: of each attempt, of a batch, and what handlers in threads and in the event loop see."""
 
-from collections.abc import Iterator
-
-import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, outbox
 from outboxkit.codec.envelopes.envelope import Malformed
-from tests.support.spans import REMOTE, Spans, header_of, links_of, parent_of, recording
+from tests.support.spans import REMOTE, Spans, header_of, links_of, parent_of
 from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, StockChanged, message
 
 STOCK = StockChanged("red-7", 1)
-
-
-@pytest.fixture
-def spans() -> Iterator[Spans]:
-    with recording() as made:
-        yield made
 
 
 @in_both_places

@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, tables
-from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
+from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
 from outboxkit.errors.failures import first_line
+from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.runtime.outage import Outage, what_is_away
 from tests.unit.consumer.conftest import Bench, in_both_places
@@ -30,8 +31,8 @@ class FromServer(Exception):
         self.sqlstate, self.diag = sqlstate, Diagnosis(table_name)
 
 
-def failure(sqlstate: str, table_name: str | None = None) -> DBAPIError:
-    return DBAPIError("INSERT", {}, FromServer(sqlstate, table_name))
+def failure(sqlstate: str, table_name: str | None = None, *, statement: str = "INSERT") -> DBAPIError:
+    return DBAPIError(statement, {}, FromServer(sqlstate, table_name))
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,18 @@ async def test_one_that_always_loses_its_connection_fails_in_the_end(transaction
     with pytest.raises(DBAPIError):
         await transactions.run(work, asyncio.Event())
     assert work.calls == LOST_CONNECTIONS
+
+
+@pytest.mark.parametrize("sqlstate", ["57014", "55P03", "53100"])
+@pytest.mark.parametrize("place", ["outboxkit_inbox", "ops.outboxkit_inbox"])
+async def test_an_insert_of_an_inbox_row_that_is_cancelled_is_not_the_handlers_failure(
+    transactions: Transactions, sqlstate: str, place: str
+):
+    work = Work(failure(sqlstate, statement=f"INSERT INTO {place} (handler) VALUES ('Bill')"))
+    transactions._outage = Outage("test", passing=TRANSIENT)
+    assert await transactions.run(work, asyncio.Event()) == "done"
+    with pytest.raises(DBAPIError):
+        await transactions.run(Work(failure(sqlstate, statement="INSERT INTO orders (id)")), asyncio.Event())
 
 
 async def test_what_the_handler_raises_comes_at_once(transactions: Transactions):

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Outcome, inbox_handler
-from outboxkit.consumer import reports
+from outboxkit.consumer import watchdog
 from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message
@@ -25,7 +25,7 @@ def lines(said: list[dict[str, object]]) -> list[str]:
 async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, batch: bool
 ):
-    monkeypatch.setattr(reports, "BLOCKED_SECONDS", 0.2)
+    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.2)
 
     def block(session: Session, event: OrderConfirmed) -> None:
         deep(3)
@@ -45,8 +45,8 @@ async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
 
 
 async def test_what_is_no_handler_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reports, "BLOCKED_SECONDS", 0.1)
-    watching = asyncio.create_task(reports.Watchdog([]).run())
+    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
+    watching = asyncio.create_task(watchdog.Watchdog([]).run())
     await asyncio.sleep(0.01)
     blame = f"by code outside the handlers ({__name__}, line "
     with capture_logs() as said:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from outboxkit.database.session_names import CONSUMER, RELAY, may_be_of_queue, queues_of, session_name
+from outboxkit.database.session_names import CONSUMER_SESSION, RELAY_SESSION, may_be_of_queue, queues_of, session_name
 
 
 @pytest.mark.parametrize(
     ("process", "names", "name"),
     [
-        (RELAY, (), "outboxkit relay"),
-        (RELAY, ("café",), "outboxkit relay caf?"),
-        (CONSUMER, ("billing", "mails"), "outboxkit consumer billing, mails"),
-        (CONSUMER, ("x" * 100,), "outboxkit consumer " + "x" * 44),
+        (RELAY_SESSION, (), "outboxkit relay"),
+        (RELAY_SESSION, ("café",), "outboxkit relay caf?"),
+        (CONSUMER_SESSION, ("billing", "mails"), "outboxkit consumer billing, mails"),
+        (CONSUMER_SESSION, ("x" * 100,), "outboxkit consumer " + "x" * 44),
     ],
 )
 def test_a_name_is_what_postgresql_keeps(process: str, names: tuple[str, ...], name: str):
@@ -20,8 +20,8 @@ def test_a_name_is_what_postgresql_keeps(process: str, names: tuple[str, ...], n
 
 @pytest.mark.parametrize("queue", ["billing", "mails", "rechnungen für alle", "x" * 100])
 def test_a_consumer_is_known_by_each_of_its_queues(queue: str):
-    assert may_be_of_queue(session_name(CONSUMER, (queue,)), queue)
-    assert may_be_of_queue(session_name(CONSUMER, ("first", queue)), queue)
+    assert may_be_of_queue(session_name(CONSUMER_SESSION, (queue,)), queue)
+    assert may_be_of_queue(session_name(CONSUMER_SESSION, ("first", queue)), queue)
 
 
 @pytest.mark.parametrize("session", ["outboxkit consumer billing", "outboxkit relay bill", "bill", ""])
@@ -30,6 +30,6 @@ def test_a_queue_s_name_within_another_name_tells_nothing(session: str):
 
 
 def test_a_name_that_is_cut_off_may_be_of_several_queues():
-    session = session_name(CONSUMER, ("mail", "b" * 100))
+    session = session_name(CONSUMER_SESSION, ("mail", "b" * 100))
     assert may_be_of_queue(session, "b" * 60)
     assert queues_of(session) == "mail, " + "b" * 38

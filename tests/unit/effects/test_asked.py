@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError
 from outboxkit.effects.record import CERTAIN, EffectRun, dialect_of, new_run
-from outboxkit.message import Handling, current_handling, handling
+from outboxkit.message import Handling, Origin, current_handling, handling
 from tests.unit.shop import message
 
 MINUTE = timedelta(minutes=1)
@@ -94,14 +94,14 @@ def test_sessions_of_a_connection_are_refused(engine: Engine):
 @pytest.mark.parametrize(
     ("held", "own", "refused"),
     [
-        ("shop.db", "sqlite:///shop.db", True),
-        ("shop.db", "sqlite:///../here/./shop.db", True),
-        ("shop.db", "sqlite:///file:shop.db?uri=true", True),
-        ("file:shop.db?mode=rwc", "sqlite:///shop.db", True),
-        (":memory:", "sqlite://", True),
-        ("shop.db", "sqlite:///effects.db", False),
-        ("shop.db", "sqlite://", False),
-        ("shop.db", "postgresql+psycopg://localhost/shop.db", False),
+        ("sqlite:///shop.db", "sqlite:///shop.db", True),
+        ("sqlite:///shop.db", "sqlite:///../here/./shop.db", True),
+        ("sqlite:///shop.db", "sqlite:///file:shop.db?uri=true", True),
+        ("sqlite:///file:shop.db?mode=rwc&uri=true", "sqlite:///shop.db", True),
+        ("sqlite://", "sqlite://", True),
+        ("sqlite:///shop.db", "sqlite:///effects.db", False),
+        ("sqlite:///shop.db", "sqlite://", False),
+        ("sqlite:///shop.db", "postgresql+psycopg://localhost/shop.db", False),
         (None, "sqlite:///shop.db", False),
     ],
 )
@@ -112,7 +112,8 @@ def test_a_handlers_own_file_is_refused(
     here.mkdir()
     monkeypatch.chdir(here)
     with Session(create_engine(own)) as session:
-        within = Handling(message(), "Send", held)
+        origin = Origin(Session(create_engine(held)), "these") if held is not None else None
+        within = Handling(message(), "Send", origin)
         if not refused:
             assert dialect_of(session, within) == own.partition(":")[0].partition("+")[0]
             assert dialect_of(session, None)

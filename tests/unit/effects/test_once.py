@@ -66,6 +66,13 @@ async def test_after_a_certain_failure_the_next_run_makes_it(once: Once, databas
     assert await once("k", lambda: 1) == Effect("made", 1)
 
 
+async def test_a_certain_failure_of_a_repetition_leaves_unknown_what_was_unknown(once: Once):
+    for error in (TimeoutError(), ConnectionRefusedError()):
+        with pytest.raises(type(error)):
+            await once("k", raising(error), on_unknown="repeat")
+    assert await once("k", lambda: 7) == Effect("skipped")
+
+
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), LookupError(), asyncio.CancelledError()])
 @pytest.mark.parametrize(("policy", "known"), [("skip", Effect("skipped")), ("repeat", Effect("repeated", 7))])
 async def test_where_it_may_have_been_made_the_policy_decides_and_is_reported(

@@ -1,14 +1,20 @@
-"""What an endpoint with a key does with its request, its work and its answer, in each framework, on SQLite."""
+"""What an endpoint with a key does with its request, its work and its answer, in each framework, on SQLite.
 
-from collections.abc import Callable, Iterator
+Tests with `@door` hold for an application of plain ASGI as well, whose work is in transactions of its own.
+"""
+
+import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import flask
+import httpx
 import pytest
 from fastapi import Depends
 from fastapi.responses import Response, StreamingResponse
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 from starlette.exceptions import HTTPException
@@ -16,12 +22,12 @@ from werkzeug.exceptions import default_exceptions
 
 from outboxkit import tables
 from outboxkit.errors import TransactionRequired
-from outboxkit.http import fastapi, problems
+from outboxkit.http import asgi, fastapi, problems
 from outboxkit.http import flask as flask_integration
 from outboxkit.telemetry import catalogue
 from tests.support.measured import measuring
 from tests.unit import shop as rows
-from tests.unit.http.fastapi.conftest import Order, Shop, begun_shop, caller, shop  # noqa: F401 - fixtures, too
+from tests.unit.http.fastapi.conftest import Order, Shop, begun_shop, caller, get_async_session, shop  # noqa: F401
 from tests.unit.http.flask_door import Door
 
 Answer = tuple[Any, int, dict[str, str]]
@@ -46,6 +52,8 @@ class Front:
     """An application with one endpoint: it adds a row, then does what its test says."""
 
     url: str
+    cookie = "set-cookie"
+    idempotent: Any = fastapi.Idempotent
     act: Callable[[Session], Any] = staticmethod(lambda _: MADE)
     runs = 0
 
@@ -63,10 +71,9 @@ class Front:
 class FastApi(Front):
     stream = staticmethod(lambda: StreamingResponse(iter(["a", "b"])))
     error = staticmethod(HTTPException)
-    cookie = "set-cookie"
 
-    def __init__(self, of: Shop, get_async_session: Any = None) -> None:
-        self.shop, self.get_async_session = of, get_async_session
+    def __init__(self, of: Shop, get_async: Any = None) -> None:
+        self.shop, self.get_async_session = of, get_async
         self.url = of.engine.url.render_as_string(hide_password=False)
 
     def serve(self, **rules: Any) -> None:
@@ -104,6 +111,7 @@ class FastApi(Front):
 class Flask(Front):
     stream = staticmethod(lambda: flask.Response(iter(["a", "b"])))
     cookie = "Set-Cookie"
+    idempotent = flask_integration.Idempotent
 
     def __init__(self, of: Door) -> None:
         self.door, self.url = of, of.url
@@ -137,21 +145,51 @@ class Flask(Front):
         return Got(got.status_code, got.headers, got.data)
 
 
-@pytest.fixture(params=["fastapi", "fastapi, begun", "fastapi, async", "flask"])
-def front(request: pytest.FixtureRequest) -> Iterator[Any]:
+class Asgi(Front):
+    idempotent = asgi.IdempotencyMiddleware
+
+    def __init__(self, url: str, engine: AsyncEngine) -> None:
+        self.url, self.sessions = url, async_sessionmaker(engine)
+
+    def serve(self, **rules: Any) -> None:
+        def principal(scope: Any) -> str:
+            user = dict(scope["headers"]).get(b"x-user", b"").decode()
+            if not user:
+                raise problems.Problem(401, "caller-unknown", "Who are you?", "Log in.")
+            return user
+
+        self.app = asgi.IdempotencyMiddleware(self.answer, self.sessions, **{"principal": principal, **rules})
+
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        async with self.sessions() as session, session.begin():
+            answer = await session.run_sync(self.work)
+        made = Response(*answer, media_type="text/plain")
+        made.set_cookie("session", "secret")
+        await made(scope, receive, send)
+
+    async def post(self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada") -> Got:
+        headers = ({} if key is None else {"Idempotency-Key": key}) | ({"X-User": user} if user else {})
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://shop") as client:
+            got = await client.post("/orders", json={"item": item}, headers=headers)
+        return Got(got.status_code, got.headers, got.content)
+
+
+FRONTS = ["fastapi", "fastapi, begun", "fastapi, async", "flask"]
+
+
+@pytest.fixture(params=FRONTS)
+def front(request: pytest.FixtureRequest) -> Any:
     get = request.getfixturevalue
+    if request.param == "asgi":
+        return Asgi(get("sqlite_url"), get("async_engine"))
     if request.param == "flask":
-        yield Flask(get("entrance"))
-    elif request.param == "fastapi, async":
-        engine: AsyncEngine = get("async_engine")
+        return Flask(get("entrance"))
+    if request.param == "fastapi, async":
+        return FastApi(get("shop"), get("get_async_session"))
+    return FastApi(get("begun_shop" if "begun" in request.param else "shop"))
 
-        async def get_session() -> Any:
-            async with AsyncSession(engine) as session:
-                yield session
 
-        yield FastApi(get("shop"), get_session)
-    else:
-        yield FastApi(get("begun_shop" if "begun" in request.param else "shop"))
+door = pytest.mark.parametrize("front", [*FRONTS, "asgi"], indirect=True)
 
 
 def raising(error: Exception) -> Callable[[Session], Any]:
@@ -161,6 +199,7 @@ def raising(error: Exception) -> Callable[[Session], Any]:
     return act
 
 
+@door
 async def test_a_repetition_gets_the_same_answer_but_cookies_and_does_nothing(front: Any):
     front.serve()
     first, second = await front.post(), await front.post()
@@ -172,6 +211,7 @@ async def test_a_repetition_gets_the_same_answer_but_cookies_and_does_nothing(fr
     assert (front.runs, front.stored) == (1, (1, 1))
 
 
+@door
 async def test_a_key_is_for_one_request_of_one_caller(front: Any):
     front.serve()
     await front.post()
@@ -181,6 +221,7 @@ async def test_a_key_is_for_one_request_of_one_caller(front: Any):
     assert (front.runs, front.stored) == (2, (2, 2))
 
 
+@door
 async def test_what_does_not_pass_the_door_makes_no_work(front: Any):
     front.serve(max_body=100)
     found = [await front.post(key=None), await front.post(key="no key"), await front.post("x" * 100)]
@@ -194,20 +235,25 @@ async def test_what_does_not_pass_the_door_makes_no_work(front: Any):
     assert (front.runs, front.stored) == (0, (0, 0))
 
 
+@door
 async def test_a_principal_is_never_left_out(front: Any):
-    of = flask_integration if isinstance(front, Flask) else fastapi
     with pytest.raises(TypeError, match="principal"):
-        of.Idempotent(session=lambda: None)
+        front.idempotent(**({"app": None, "session_factory": None} if isinstance(front, Asgi) else {"session": None}))
 
 
+@door
 async def test_without_a_key_that_is_not_required_the_work_is_done_every_time(front: Any):
     front.serve(required=False)
     for _ in range(2):
         answer = await front.post(key=None)
         assert (answer.status, "Idempotency-Expires" in answer.headers) == (201, False)
     assert front.stored == (2, 0)
+    if not isinstance(front, Asgi):
+        front.act = lambda _: ("no", 503, {})
+        assert ((await front.post(key=None)).status, front.stored) == (503, (2, 0))
 
 
+@door
 async def test_a_returned_conflict_is_remembered_with_its_effects(front: Any):
     front.serve()
     front.act = lambda _: ("closed", 409, {})
@@ -282,6 +328,26 @@ async def test_a_commit_in_the_endpoint_is_refused_with_its_cure(front: Any):
     assert "leave out the commit" in said[0]
 
 
+async def test_a_commit_after_a_rollback_in_the_endpoint_is_refused_too(front: Any):
+    said: list[str] = []
+
+    def start_again(session: Session) -> None:
+        session.rollback()
+        try:
+            session.execute(rows.effects.insert().values(what="again"))
+            session.commit()
+        except (TransactionRequired, InvalidRequestError) as error:  # SQLAlchemy's own: inside sessionmaker.begin()
+            said.append(str(error))
+            raise
+
+    front.serve()
+    front.act = start_again
+    assert ((await front.post()).status, front.stored) == (500, (0, 0))
+    assert re.search("would have no answer|closed transaction inside context manager", said[0])
+    front.act = lambda _: MADE
+    assert ((await front.post()).status, front.stored) == (201, (1, 1))
+
+
 async def test_a_rollback_in_the_endpoint_is_refused(front: Any):
     front.serve()
     front.act = lambda session: session.rollback() or MADE
@@ -311,6 +377,7 @@ async def test_an_answer_that_cannot_be_remembered_takes_its_effects_along(front
         assert ((await front.post()).status, front.stored) == (500, (0, 0))
 
 
+@door
 async def test_requests_are_measured_by_outcome(front: Any):
     front.serve()
     with measuring() as measured:

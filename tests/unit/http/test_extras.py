@@ -6,18 +6,8 @@ import sys
 
 import fastapi
 import pytest
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
-
-PRIVATE = {
-    "fastapi.dependencies.utils": ("get_flat_params",),
-    "fastapi.dependencies.models": ("Dependant",),
-    "fastapi.datastructures": ("DefaultPlaceholder",),
-    "fastapi.params": ("Depends",),
-    "fastapi.concurrency": ("run_in_threadpool",),
-    "fastapi.routing": ("APIRoute",),
-}
-"""Names that no page of FastAPI promises, by module."""
 
 
 @pytest.mark.parametrize("library", ["fastapi", "flask"])
@@ -30,20 +20,14 @@ def test_a_framework_that_is_missing_is_named_with_its_cure(library: str, monkey
     assert raised.value.name == library
 
 
-async def test_fastapi_has_what_the_integration_uses_of_its_inside():
+def test_fastapi_has_what_the_integration_uses_of_its_inside():
     told = f"FastAPI {fastapi.__version__} has no {{}} any more: outboxkit.http.fastapi has to be adapted to it"
-    for module, names in PRIVATE.items():
-        for name in names:
-            assert hasattr(importlib.import_module(module), name), told.format(f"{module}.{name}")
     assert "scope" in inspect.signature(fastapi.params.Depends).parameters, told.format("Depends(scope=)")
     app, router = FastAPI(), APIRouter()
     router.add_api_route("/a/{b}", lambda b: b, methods=["POST"], dependencies=[])
     app.include_router(router, prefix="/x")
     route = next(one for one in router.routes if isinstance(one, APIRoute))
-    for name in ("dependant", "endpoint", "methods", "path_format", "path_regex", "response_class", "openapi_extra"):
+    for name in ("dependant", "path_format", "openapi_extra"):
         assert hasattr(route, name), told.format(f"APIRoute.{name}")
-    for name in ("call", "dependencies", "scope", "use_cache"):
+    for name in ("call", "dependencies", "header_params", "scope", "use_cache"):
         assert hasattr(route.dependant, name), told.format(f"Dependant.{name}")
-    request = Request({"type": "http", "method": "POST", "headers": []})
-    request._body = b"kept"
-    assert await request.body() == b"kept", told.format("Request._body")

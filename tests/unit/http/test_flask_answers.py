@@ -69,19 +69,6 @@ def test_a_raised_redirect_is_an_answer(entrance: Door):
     assert (entrance.effects, entrance.keys) == (1, 1)
 
 
-def test_an_error_that_nobody_handles_is_the_apps(entrance: Door):
-    def view() -> Any:
-        entrance.work()
-        raise LookupError("nobody")
-
-    client = entrance.view(view)
-    with pytest.raises(LookupError, match="nobody"):
-        client.post("/do", headers=KEY)
-    entrance.app.testing = False
-    assert client.post("/do", headers=KEY).status_code == 500
-    assert (entrance.effects, entrance.keys) == (0, 0)
-
-
 def test_an_interrupt_takes_everything_back(entrance: Door):
     def view() -> Any:
         entrance.work()

@@ -5,28 +5,10 @@ from typing import Any
 
 import pytest
 from flask import Response, abort, jsonify, request
-from sqlalchemy import update
 
-from outboxkit import tables
 from outboxkit.errors import ConfigurationError
 from outboxkit.http import problems
-from outboxkit.http.request import MEBIBYTE
-from tests.unit import shop
 from tests.unit.http.flask_door import KEY, Door, twice
-
-
-def test_a_request_without_a_key_is_done_each_time(entrance: Door):
-    def view() -> Any:
-        entrance.work()
-        return "done", int(request.args.get("status", "200"))
-
-    client = entrance.view(view, required=False)
-    for _ in range(2):
-        assert "Idempotency-Expires" not in client.post("/do").headers
-    assert client.post("/do?status=422").status_code == 422
-    assert client.post("/do", headers={"Idempotency-Key": ""}).status_code == 400
-    assert (entrance.effects, entrance.keys) == (2, 0)
-    assert client.post("/do", data=b"x" * MEBIBYTE + b"x").status_code == 200, "no limit for what is not read"
 
 
 def test_a_safe_method_needs_no_key(entrance: Door):
@@ -105,16 +87,3 @@ def test_apps_of_two_prefixes_are_two(entrance: Door):
     answers = [client.post("/do", headers=KEY, base_url=f"http://localhost{root}") for root in ("/a", "/b", "/a")]
     assert ["Idempotency-Replayed" in answer.headers for answer in answers] == [False, False, True]
     assert entrance.keys == 2
-
-
-def test_an_expired_key_is_new(entrance: Door):
-    def view() -> Any:
-        entrance.work()
-        return "done"
-
-    client = entrance.view(view)
-    twice(client)
-    entrance.sessions.execute(update(tables.idempotency).values(expires_at=shop.NOW.replace(year=2000)))
-    entrance.sessions.commit()
-    assert "Idempotency-Replayed" not in client.post("/do", headers=KEY).headers
-    assert entrance.effects == 2

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from outboxkit import tables
 from outboxkit.errors import LeaseLost
 from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay, Response
+from outboxkit.http.ledger import Fresh, InProgress, Judgement, Mismatch, Replay, Response
 from tests.support.ledger_requests import ASKED, change, database_time
 from tests.support.night import by_night
 
@@ -47,7 +47,7 @@ class Ledger(RuleBasedStateMachine):
         self.expired: dict[Place, Known] = {}
         self.runs: list[tuple[Place, Fresh]] = []
 
-    def expected(self, place: Place, payload: bytes) -> type[Outcome]:
+    def expected(self, place: Place, payload: bytes) -> type[Judgement]:
         found = self.known.get(place)
         if found is None:
             return Fresh
@@ -57,7 +57,7 @@ class Ledger(RuleBasedStateMachine):
             return Replay
         return InProgress if found.leased else Fresh
 
-    def begin(self, session: Session, place: Place, payload: bytes, lease: timedelta | None) -> Outcome:
+    def begin(self, session: Session, place: Place, payload: bytes, lease: timedelta | None) -> Judgement:
         asked = ASKED | {"key": place[0], "principal": place[1], "fingerprint": payload * 32}
         outcome = ledger.begin(session, **asked, lease=lease)
         assert type(outcome) is self.expected(place, payload)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
 from outboxkit.http.ledger import Fresh, Mismatch, release
-from outboxkit.http.steps import LIMIT, Steps
+from outboxkit.http.steps import RESULTS_LIMIT, Steps
 from tests.support.ledger_requests import IN_STEPS, begun, end_leases, row
 
 Sessions = async_sessionmaker[AsyncSession]
@@ -141,8 +141,8 @@ async def test_a_result_without_a_json_form_is_refused(engine: Engine, sessions:
 
 async def test_all_results_of_a_run_have_one_limit(engine: Engine, sessions: Sessions):
     steps = Steps(sessions, begun(engine, IN_STEPS))
-    await steps.step("a", Outside().call("a", "x" * (LIMIT - 100)))
-    with pytest.raises(EncodeError, match=rf"step 'b' was called, but .* at most {LIMIT} are accepted"):
+    await steps.step("a", Outside().call("a", "x" * (RESULTS_LIMIT - 100)))
+    with pytest.raises(EncodeError, match=rf"step 'b' was called, but .* at most {RESULTS_LIMIT} are accepted"):
         await steps.step("b", Outside().call("b", "y" * 100))
     assert await steps.step("c", Outside().call("c", "z")) == "z"
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, inbox, inbox_handler, tables
-from tests.unit.shop import OrderConfirmed, count, effects, message, rows
+from tests.unit.shop import OrderConfirmed, count, effects, message
 
 ORDER = message()
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500000)"
@@ -130,14 +130,3 @@ def test_in_a_sync_session_there_is_no_timeout(engine: Engine, database_url: str
 
     with Session(engine) as session, session.begin():
         assert inbox.run_once(session, ORDER, blocks) is Outcome.PROCESSED
-
-
-def test_how_long_a_long_one_took_is_written_down(engine: Engine, database_url: str):
-    @inbox_handler("Long")
-    def long(session: Session, event: OrderConfirmed) -> None:
-        time.sleep(0.11)
-
-    with Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, long)
-    (row,) = rows(database_url, tables.inbox)
-    assert row["duration_ms"] >= 110

@@ -13,14 +13,12 @@ from outboxkit import (
     ConfigurationError,
     DecodeError,
     Outcome,
-    TransactionRequired,
-    inbox,
     inbox_handler,
     outbox,
     tables,
 )
 from outboxkit.inbox import BatchEntryFailed, Entry, handler_of, run_batch
-from outboxkit.message import being_handled
+from outboxkit.message import current_handling
 from tests.unit.shop import NOW, OrderConfirmed, count, effects, message, metadata, rows
 
 PROCESSED, DUPLICATE = Outcome.PROCESSED, Outcome.DUPLICATE
@@ -49,19 +47,8 @@ async def ship(session: AsyncSession, event: OrderConfirmed, message) -> None:
     outbox.add(session, event, key=message.id)
 
 
-@inbox_handler("FailsOnBad", batch=True)
-def fails_on_bad(session: Session, event: OrderConfirmed, message) -> None:
-    book(session, event, message)
-    if "bad" in message.id:
-        raise ZeroDivisionError
-
-
 def entry(handler: Callable[..., object], id_: str, **more: object) -> Entry:
     return Entry.of(message(id=id_, correlation_id=f"story of {id_}"), handler_of(handler), **more)
-
-
-def told(database_url: str) -> list[object]:
-    return sorted(row["what"] for row in rows(database_url, effects))
 
 
 def test_an_entry_is_decoded_once():
@@ -72,33 +59,6 @@ def test_an_entry_is_decoded_once():
         Entry.of(message(payload=b"{}"), handler_of(book))
 
 
-def test_every_entry_has_its_outcome(engine: Engine, database_url: str):
-    with Session(engine) as session, session.begin():
-        inbox.run_once(session, message(id="old"), book)
-    entries = [entry(book, "a"), entry(book, "old"), entry(fails_on_bad, "a"), entry(book, "a"), entry(book, "b")]
-    with Session(engine) as session, session.begin():
-        assert run_batch(session, entries) == [PROCESSED, DUPLICATE, PROCESSED, DUPLICATE, PROCESSED]
-        assert count(database_url, effects) == 1
-    assert told(database_url) == ["book a", "book a", "book b", "book old"]
-    with Session(engine) as session, session.begin():
-        assert run_batch(session, entries) == [DUPLICATE] * 5
-
-
-def test_handlers_run_in_the_order_of_the_entries(engine: Engine, database_url: str):
-    ids = ["c", "a", "d", "b"]
-    with Session(engine) as session, session.begin():
-        run_batch(session, [entry(book, id_) for id_ in ids])
-    assert [row["key"] for row in rows(database_url, tables.outbox)] == ids
-
-
-async def test_handlers_of_both_kinds_share_an_async_session(async_engine: AsyncEngine, database_url: str):
-    entries = [entry(handler, id_) for id_ in ("a", "b") for handler in (book, ship)]
-    for outcome in (PROCESSED, DUPLICATE):
-        async with AsyncSession(async_engine) as session, session.begin():
-            assert await session.run_sync(run_batch, entries) == [outcome] * 4
-    assert told(database_url) == ["book a", "book b", "ship a", "ship b"]
-
-
 async def test_each_message_that_is_added_has_its_own_cause(async_engine: AsyncEngine, database_url: str):
     async with AsyncSession(async_engine) as session, session.begin():
         await session.run_sync(run_batch, [entry(handler, id_) for id_ in ("b", "a") for handler in (book, ship)])
@@ -106,7 +66,7 @@ async def test_each_message_that_is_added_has_its_own_cause(async_engine: AsyncE
     found = [(row["key"], row["causation_id"], row["correlation_id"]) for row in rows(database_url, tables.outbox)]
     of_a, of_b = ("a", "a", "story of a"), ("b", "b", "story of b")
     assert found == [of_b, of_b, of_a, of_a, (None, None, None)]
-    assert being_handled() is None
+    assert current_handling() is None
 
 
 def test_the_row_says_what_run_once_says(engine: Engine, database_url: str):
@@ -114,15 +74,6 @@ def test_the_row_says_what_run_once_says(engine: Engine, database_url: str):
         run_batch(session, [entry(book, "a", attempt=4), entry(book, "a", attempt=5), entry(book, "b")])
     found = [(row["message_id"], row["type"], row["attempts"]) for row in rows(database_url, tables.inbox)]
     assert found == [("a", "OrderConfirmed", 4), ("b", "OrderConfirmed", 1)]
-
-
-def test_a_failure_names_its_entry_and_leaves_nothing(engine: Engine, database_url: str):
-    entries = [entry(fails_on_bad, id_) for id_ in ("a", "bad", "b")]
-    with pytest.raises(BatchEntryFailed) as raised, Session(engine) as session, session.begin():
-        run_batch(session, entries)
-    assert raised.value.index == 1
-    assert isinstance(raised.value.__cause__, ZeroDivisionError)
-    assert count(database_url, tables.inbox) == count(database_url, effects) == count(database_url, tables.outbox) == 0
 
 
 async def test_a_handler_that_takes_too_long_is_the_failed_entry(async_engine: AsyncEngine, database_url: str):
@@ -180,21 +131,6 @@ def test_all_that_handlers_leave_is_flushed_at_once(engine: Engine, database_url
         run_batch(session, [entry(leaves, id_) for id_ in "abc"])
         assert flushes == [3], "before the commit, so that an error is one of the batch"
     assert flushes == [3]
-
-
-@pytest.mark.parametrize("ends", [Session.commit, Session.rollback, Session.close], ids=lambda end: end.__name__)
-def test_a_handler_that_ends_the_transaction_is_the_failed_entry(engine: Engine, database_url: str, ends):
-    """A commit would keep the inbox rows of those that have not run yet: they would never run."""
-
-    @inbox_handler("Ends", batch=True)
-    def handler(session: Session, event: OrderConfirmed) -> None:
-        ends(session)
-
-    with pytest.raises(BatchEntryFailed) as raised, Session(engine) as session, session.begin():
-        run_batch(session, [entry(book, "a"), entry(handler, "a"), entry(book, "b")])
-    assert raised.value.index == 1
-    assert isinstance(raised.value.__cause__, TransactionRequired)
-    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
 
 
 def test_a_handler_that_may_not_run_again_is_refused(engine: Engine, database_url: str):

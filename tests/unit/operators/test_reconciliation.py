@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outboxkit import ConfigurationError
-from outboxkit.operators.reconciliation import Terms, tallies_of
+from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Terms, tallies_of, textfile
 from outboxkit.runtime.known_handlers import KnownHandler
 from outboxkit.statements.activity import NEVER
 
@@ -20,7 +20,7 @@ HANDLED = [("Silent", "T"), ("Own", "T"), ("Own", "V"), ("Retired", "T"), ("H", 
 
 
 def terms(*handlers: str, types: tuple[str, ...] = ()) -> Terms:
-    return Terms(NOW, NOW, timedelta(minutes=1), handlers, types)
+    return Terms(NOW, timedelta(minutes=1), handlers, types)
 
 
 def test_they_are_those_that_are_registered_and_those_that_have_handled_it():
@@ -48,3 +48,12 @@ def test_only_some_of_them():
     (tally,) = tallies_of(REGISTERED, HANDLED, terms("Else", types=("T",)))
     assert tally.takes("T", None)
     assert not tally.takes("U", None)
+
+
+def test_the_textfile_has_a_series_for_each_handler_and_escapes_names():
+    result = Reconciled(NOW, NOW, NOW, handlers=(HandlerTally('a"\\b', ()), HandlerTally("Ship", (), missing=3)))
+    lines = textfile(result).splitlines()
+    assert 'outboxkit_reconcile_missing{handler="a\\"\\\\b"} 0' in lines
+    assert 'outboxkit_reconcile_missing{handler="Ship"} 3' in lines
+    assert "# TYPE outboxkit_reconcile_missing gauge" in lines
+    assert f"outboxkit_reconcile_finished_seconds {round(NOW.timestamp())}" in lines

@@ -1,7 +1,6 @@
 """What `outbox.add` makes of an event: the message's properties, where they come from, and what is refused."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -9,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, EncodeError, Message, event, ids, outbox, tables
@@ -19,12 +17,6 @@ from tests.unit.shop import NOW, CustomerMoved, Line, OrderConfirmed, ParcelSent
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))
 LATER = datetime.now(UTC) + timedelta(days=60)
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine) as opened:
-        yield opened
 
 
 def stored(session: Session, database_url: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -39,12 +38,6 @@ class OrderLine(Rows):
 def engine(engine: Engine) -> Engine:
     Rows.metadata.create_all(engine)
     return engine
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -177,28 +170,6 @@ assert before == [dict(vars(each)) for each in classes]
     assert done.stdout == "[]\n"
 
 
-def test_no_method_of_the_session_is_replaced(session: Session):
-    outbox.add(session, order(1))
-    session.flush()
-    assert not [name for name in vars(session) if hasattr(Session, name) and callable(getattr(Session, name))]
-
-
-@pytest.mark.parametrize("name", ["before_flush", "after_flush", "before_commit"])
-def test_a_listener_of_the_session_may_add(session: Session, database_url: str, name: str):
-    added: list[Message] = []
-
-    @event.listens_for(session, name)
-    def _add(*_: object) -> None:
-        if not added:
-            added.append(outbox.add(session, order(2)))
-
-    session.add(Order())
-    first = outbox.add(session, order(1))
-    session.commit()
-    assert sorted(sent(database_url)) == sorted([message.id for message in [first, *added]])
-    assert added
-
-
 def test_an_event_of_a_mapper_may_add_to_what_is_pending(session: Session, database_url: str):
     added: list[Message] = []
 
@@ -253,12 +224,6 @@ def test_a_write_that_fails_is_a_flush_that_fails(session: Session, database_url
     session.rollback()
     session.commit()
     assert (count(database_url, Order.__table__), sent(database_url)) == (0, [])
-
-
-def test_what_is_no_message_is_flushed_as_ever(session: Session, database_url: str):
-    session.add(Order())
-    session.commit()
-    assert (count(database_url, Order.__table__), count(database_url, tables.outbox)) == (1, 0)
 
 
 def draft(payload: bytes) -> Draft:

@@ -17,8 +17,8 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Drained, Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
-from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.pipeline import Pipeline
+from outboxkit.relay.report import RelayMeasurements
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from tests.unit.shop import NOW, message, rows
@@ -104,7 +104,7 @@ class Bench:
 
     def pipeline(self, batch_size: int = 3) -> Pipeline:
         return Pipeline(
-            Claimer(self.async_engine, batch_size, destination=self.destination, hold=not self.publisher.slow),
+            Claimer(self.async_engine, batch_size, destination=self.destination, keeps_locks=not self.publisher.slow),
             self.publisher,
             SettlementWriter("sqlite", keep=self.keep_published, destination=self.destination),
             policy=self.policy,

@@ -3,7 +3,8 @@
 import pytest
 
 from outboxkit.relay import claim as module
-from outboxkit.relay.claim import ClaimedBatch, Claimer
+from outboxkit.relay.claim import Claimer
+from outboxkit.relay.order import Batch
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 
@@ -23,13 +24,13 @@ def seconds() -> Ticking:
     return Ticking()
 
 
-def ids(batch: ClaimedBatch) -> list[str]:
+def ids(batch: Batch) -> list[str]:
     return [row.message.id for row in batch.rows]
 
 
 async def claimed(batches: Claimer) -> list[str]:
     batch = await batches.claim(NOW, now=NOW)
-    await batch.give_back()
+    await batch.connection.close()
     return ids(batch)
 
 
@@ -57,18 +58,13 @@ async def test_due_rows_fill_what_the_others_leave_and_none_comes_twice(bench: B
     assert "new" in found
 
 
-async def test_what_is_not_due_is_not_claimed(bench: Bench, seconds: Ticking):
-    bench.add("later", deliver_at=NOW + SECOND)
-    assert await claimed(Claimer(bench.async_engine, 6, monotonic=seconds)) == []
-
-
 async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, seconds: Ticking):
     bench.add(*(f"new-{n}" for n in range(9)))
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
     bench.add("due", deliver_at=NOW - SECOND)
     assert "due" not in await claimed(batches)
-    seconds.now += module.LOOK_SECONDS
+    seconds.now += module.QUERY_SECONDS
     assert "due" in await claimed(batches)
 
 
@@ -133,11 +129,11 @@ async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Ticking
     assert bench.async_engine.pool.checkedout() == 0
 
 
-@pytest.mark.parametrize("hold", [True, False])
-async def test_rows_that_are_not_held_are_in_nobodys_way(bench: Bench, hold: bool):
+@pytest.mark.parametrize("keeps_locks", [True, False])
+async def test_rows_that_do_not_stay_locked_are_in_nobodys_way(bench: Bench, keeps_locks: bool):
     bench.add("a")
-    batch = await Claimer(bench.async_engine, 4, hold=hold).claim(NOW, now=NOW)
-    assert [row.message.id for row in batch.plan.send] == ["a"]
-    assert batch.connection.in_transaction() is hold
-    await batch.give_back()
+    batch = await Claimer(bench.async_engine, 4, keeps_locks=keeps_locks).claim(NOW, now=NOW)
+    assert [row.message.id for row in batch.send] == ["a"]
+    assert batch.connection.in_transaction() is keeps_locks
+    await batch.connection.close()
     assert bench.async_engine.pool.checkedout() == 0

@@ -3,14 +3,23 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict
-from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Reason, RelayPolicy, Settlement, add_plan, settle
-from outboxkit.relay.order import BatchPlan, ClaimedRow
+from outboxkit.relay.decisions import (
+    BACKOFFS,
+    LARGEST_ATTEMPTS,
+    TOO_LATE,
+    Reason,
+    RelayPolicy,
+    Settlement,
+    settlement_of,
+)
+from outboxkit.relay.order import Batch, ClaimedRow
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 from tests.unit.shop import NOW, message
@@ -48,9 +57,14 @@ def claimed(answers: Sequence[Answered]) -> list[ClaimedRow]:
     ]
 
 
+def sent(rows: Sequence[ClaimedRow]) -> Batch:
+    no_connection: Any = None
+    return Batch(no_connection, rows, send=list(rows))
+
+
 def settled(answers: Sequence[Answered], policy: RelayPolicy) -> tuple[list[ClaimedRow], Settlement]:
     rows = claimed(answers)
-    return rows, settle(rows, [answer[0] for answer in answers], now=NOW, policy=policy)
+    return rows, settlement_of(sent(rows), [answer[0] for answer in answers], now=NOW, policy=policy)
 
 
 def answers(*verdicts: Verdict, attempts: int = 0) -> list[Answered]:
@@ -163,16 +177,18 @@ def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps
 
 def test_rows_without_a_key_wait_for_nobody():
     rows = [ClaimedRow(position, 0, message(id=f"m-{position}")) for position in (1, 2)]
-    settlement = settle(rows, [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=RelayPolicy())
+    settlement = settlement_of(
+        sent(rows), [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=RelayPolicy()
+    )
     assert (settlement.blocked, settlement.waiting, settlement.parked) == ({}, {}, [])
 
 
 def test_a_missing_answer_is_an_error_and_settles_nothing():
     rows = claimed(answers(Verdict.CONFIRMED, Verdict.CONFIRMED))
     with pytest.raises(ValueError, match="shorter"):
-        settle(rows, [Receipt(Verdict.CONFIRMED)], now=NOW, policy=RelayPolicy())
+        settlement_of(sent(rows), [Receipt(Verdict.CONFIRMED)], now=NOW, policy=RelayPolicy())
     with pytest.raises(ValueError, match="longer"):
-        settle(rows[:1], [Receipt(Verdict.CONFIRMED)] * 2, now=NOW, policy=RelayPolicy())
+        settlement_of(sent(rows[:1]), [Receipt(Verdict.CONFIRMED)] * 2, now=NOW, policy=RelayPolicy())
 
 
 def test_an_unanswered_row_always_has_a_reason():
@@ -183,16 +199,19 @@ def test_an_unanswered_row_always_has_a_reason():
 def test_what_was_decided_before_is_taken_over():
     soon = NOW + SECOND
     late = [ClaimedRow(position, 3, message(key="k"), expires_at=NOW) for position in (8, 9)]
-    settlement = Settlement(waiting={soon: [1]}, parked=[2])
-    add_plan(BatchPlan(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], blocked=Counter("k")), settlement)
-    assert settlement.waiting == {soon: [1, 3], NOW: [4]}
-    assert settlement.parked == [2, 5]
-    assert [(dead.position, dead.reason, dead.error) for dead in settlement.dead] == [
-        (8, Reason.EXPIRED, TOO_LATE),
-        (9, Reason.EXPIRED, TOO_LATE),
+    failed = [ClaimedRow(1, 0, message(key="f")), ClaimedRow(2, 0, message(key="f"))]
+    batch = sent(failed)
+    batch.expired, batch.waiting, batch.parked, batch.blocked = late, {soon: [3], NOW: [4]}, [5], Counter("k")
+    policy = RelayPolicy(backoffs={Verdict.REJECTED: Backoff(base=SECOND, jitter=lambda: 1.0)})
+    settlement = settlement_of(batch, [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=policy)
+    assert settlement.waiting == {soon: [2, 3], NOW: [4]}
+    assert settlement.parked == [5]
+    assert [(dead.position, dead.message, dead.reason, dead.error) for dead in settlement.dead] == [
+        (8, late[0].message, Reason.EXPIRED, TOO_LATE),
+        (9, late[1].message, Reason.EXPIRED, TOO_LATE),
     ]
     assert {(dead.failures, dead.parked) for dead in settlement.dead} == {(0, False)}
-    assert settlement.blocked == {}, "their keys go on"
+    assert settlement.blocked == {"f": soon}, "the other keys go on"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +238,9 @@ def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict:
 
 def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
     row = ClaimedRow(1, 0, message(id="m-1", queue="billing"), discard_unroutable=True)
-    found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=RelayPolicy(max_attempts=1, unroutable="discard"))
+    found = settlement_of(
+        sent([row]), [Receipt(FAILURES[0])], now=NOW, policy=RelayPolicy(max_attempts=1, unroutable="discard")
+    )
     assert not found.discarded
     assert [dead.position for dead in found.dead] == [1]
 
@@ -254,6 +275,12 @@ def test_what_another_attempt_would_not_help_is_dead_at_once(dead_key, parked):
     assert (found.failed, found.blocked) == ([], {"k": PARKED} if parked else {})
 
 
+@pytest.mark.parametrize(("attempts", "failures"), [(LARGEST_ATTEMPTS - 1, 1), (LARGEST_ATTEMPTS, 0)])
+def test_attempts_grow_to_what_their_column_holds(attempts: int, failures: int):
+    _, found = settled([(Receipt(Verdict.REJECTED, "no"), attempts, None, False)], RelayPolicy())
+    assert [row.failures for row in found.dead] == [failures]
+
+
 def test_a_kind_of_failure_without_a_backoff_has_the_built_in_one():
     _, found = settled([(Receipt(Verdict.POSTPONED), 0, None, False)], RelayPolicy(backoffs={}))
     assert NOW + SECOND <= found.failed[0].due_at <= NOW + 10 * SECOND
@@ -269,12 +296,13 @@ def test_an_answer_becomes_a_reply_where_one_is_wanted():
         ClaimedRow(2, 0, message(id="b")),
         claimed_wanting("c"),
     ]
-    found = settle(rows, [Receipt(Verdict.CONFIRMED, answer=answer)] * 3, now=NOW, policy=RelayPolicy())
+    found = settlement_of(sent(rows), [Receipt(Verdict.CONFIRMED, answer=answer)] * 3, now=NOW, policy=RelayPolicy())
     assert found.published == [1, 2, 3]
     assert [(reply.at_position, reply.message.causation_id, reply.message.payload) for reply in found.replies] == [
         (1, "a", answer.payload),
         (3, "c", answer.payload),
     ]
+    assert {reply.message.created_at for reply in found.replies} == {NOW}
 
 
 def claimed_wanting(id_: str, position: int = 3) -> ClaimedRow:
@@ -284,14 +312,14 @@ def claimed_wanting(id_: str, position: int = 3) -> ClaimedRow:
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.CONFIRMED])
 def test_nothing_but_a_confirm_has_a_reply(verdict: Verdict):
     receipt = Receipt(verdict, "why", answer=Answer(b"{}"))
-    assert settle([claimed_wanting("a")], [receipt], now=NOW, policy=RelayPolicy()).replies == []
+    assert settlement_of(sent([claimed_wanting("a")]), [receipt], now=NOW, policy=RelayPolicy()).replies == []
 
 
 def test_an_answer_that_could_not_be_kept_is_for_an_operator_where_it_is_wanted():
     receipt = Receipt(Verdict.CONFIRMED, "the answer is longer than 9 bytes")
-    rows = [ClaimedRow(1, 0, message(id="a")), claimed_wanting("b")]
-    found = settle(rows, [receipt] * 2, now=NOW, policy=RelayPolicy())
-    assert (found.published, found.replies) == ([1], [])
+    rows = [ClaimedRow(1, 0, message(id="a")), claimed_wanting("b"), ClaimedRow(4, 0, message(id="c"))]
+    found = settlement_of(sent(rows), [receipt] * 3, now=NOW, policy=RelayPolicy())
+    assert (found.published, found.replies) == ([1, 4], []), "those behind it are published, too"
     assert [(row.position, row.reason, row.error, row.parked) for row in found.dead] == [
         (3, Reason.REJECTED, "confirmed: the answer is longer than 9 bytes", True)
     ]

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outboxkit.relay.claim import Floor
+from outboxkit.relay.floor import Floor
 from tests.support.night import by_night
 
 
@@ -56,7 +56,7 @@ class Table(RuleBasedStateMachine):
         if self.writers and draw.draw(st.booleans()):
             self.end(draw, commits=True)
         before = self.floor.value
-        self.floor.look(read, min((found for found in self.ready if found > before), default=None))
+        self.floor.rise(read, min((found for found in self.ready if found > before), default=None))
         assert self.floor.value >= before
 
     @invariant()
@@ -77,7 +77,7 @@ def test_it_rises_behind_the_relay_when_nobody_writes():
     floor = Floor()
     for last in (100, 200, 300, 400):
         floor.saw([last - 1, last])
-        floor.look([], None)
+        floor.rise([], None)
     assert floor.value == 200
 
 
@@ -85,34 +85,34 @@ def test_it_stays_below_a_row_that_somebody_else_holds():
     floor = Floor()
     for _ in range(4):
         floor.saw([100])
-        floor.look([], 40)
+        floor.rise([], 40)
     assert floor.value == 39
 
 
 def test_it_waits_for_every_transaction_that_was_writing_and_for_no_other():
     floor = Floor()
     floor.saw([100])
-    floor.look(["3/7", "4/1"], None)
+    floor.rise(["3/7", "4/1"], None)
     for writers in (["3/7", "5/1"], ["3/7", "5/2"]):
-        floor.look(writers, None)
+        floor.rise(writers, None)
     assert floor.value == 0
-    floor.look(["5/3"], None)
-    floor.look(["5/3"], None)
+    floor.rise(["5/3"], None)
+    floor.rise(["5/3"], None)
     assert floor.value == 100
 
 
 def test_a_row_that_appears_when_its_writer_ends_keeps_the_floor_down():
     floor = Floor()
     floor.saw([100])
-    floor.look(["3/7"], None)
-    floor.look([], 50)
-    floor.look([], 50)
+    floor.rise(["3/7"], None)
+    floor.rise([], 50)
+    floor.rise([], 50)
     assert floor.value == 49
 
 
 def test_rows_that_were_not_ready_do_not_lower_what_was_seen():
     floor = Floor()
     floor.saw([])
-    floor.look([], None)
-    floor.look([], None)
+    floor.rise([], None)
+    floor.rise([], None)
     assert floor.value == 0

@@ -4,7 +4,7 @@ import logging
 
 from structlog.testing import capture_logs
 
-from outboxkit.relay.report import SECONDS, LimitedLog
+from outboxkit.relay.report import REPEAT_SECONDS, LimitedLog
 
 
 class Clock:
@@ -20,7 +20,7 @@ def test_the_same_warning_is_one_line_with_a_count_every_few_seconds():
     with capture_logs() as said:
         for number in range(15_000):
             log.say(logging.WARNING, "message not published", "T", "full", message_id=number, reason="full")
-            clock.now += 3 * SECONDS / 15_000
+            clock.now += 3 * REPEAT_SECONDS / 15_000
         log.say(logging.ERROR, "message not published", "T", "gone", message_id="other")
         log.flush()
         log.flush(everything=True)

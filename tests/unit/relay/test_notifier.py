@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outboxkit.relay.notifier import LOOK_SECONDS, Notifier
+from outboxkit.relay.notifier import CAUGHT_UP_SECONDS, Notifier
 from outboxkit.runtime import process
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -18,9 +18,9 @@ POLL, FALLBACK = timedelta(seconds=100), timedelta(seconds=2)
 class ScriptedListener:
     """Answers as it was told to, and writes down what it was asked. Each wait takes the time that it was given."""
 
-    def __init__(self, *looks: tuple[int | None, datetime | None], is_notified: bool = True) -> None:
+    def __init__(self, *answers: tuple[int | None, datetime | None], is_notified: bool = True) -> None:
         self.is_notified = self.is_registered = is_notified
-        self.looks = deque(looks)
+        self.answers = deque(answers)
         self.heard: deque[bool] = deque()
         self.now = 0.0
         self.waits: list[float] = []
@@ -36,9 +36,9 @@ class ScriptedListener:
     async def withdraw(self) -> None:
         self.withdrawn += 1
 
-    async def look(self, floor: int) -> tuple[int | None, datetime | None]:
+    async def query(self, floor: int) -> tuple[int | None, datetime | None]:
         self.floors.append(floor)
-        return self.looks.popleft() if self.looks else NOTHING
+        return self.answers.popleft() if self.answers else NOTHING
 
     async def wait_for_notification(self, stop: asyncio.Event, seconds: float) -> bool:
         notified = self.heard.popleft() if self.heard else False
@@ -60,7 +60,7 @@ def made(engine: AsyncEngine, listener: ScriptedListener) -> Notifier:
     return notifier
 
 
-async def test_the_listener_is_registered_before_the_look(engine: AsyncEngine):
+async def test_the_listener_is_registered_before_the_query(engine: AsyncEngine):
     listener = ScriptedListener((7, None))
     await made(engine, listener).wait(asyncio.Event(), floor=5)
     assert (listener.registered, listener.floors, listener.waits) == (1, [5], [])
@@ -95,7 +95,7 @@ async def test_what_cannot_be_had_is_reported_once_a_wait(
     assert len(listener.waits) == 2
 
 
-async def test_something_done_in_between_makes_the_next_look_count(engine: AsyncEngine):
+async def test_something_done_in_between_makes_the_next_query_count(engine: AsyncEngine):
     listener = ScriptedListener((7, None), (8, None))
     notifier = made(engine, listener)
     await notifier.wait(asyncio.Event())
@@ -104,7 +104,7 @@ async def test_something_done_in_between_makes_the_next_look_count(engine: Async
     assert listener.waits == []
 
 
-async def test_a_relay_that_has_caught_up_looks_at_most_every_tenth_of_a_second(engine: AsyncEngine):
+async def test_a_relay_that_has_caught_up_queries_at_most_every_tenth_of_a_second(engine: AsyncEngine):
     listener = ScriptedListener((None, NOW + timedelta(days=1)), (9, None))
     listener.heard += [True, True]
     notifier = made(engine, listener)
@@ -113,11 +113,11 @@ async def test_a_relay_that_has_caught_up_looks_at_most_every_tenth_of_a_second(
         await notifier.busy()
     assert (len(listener.floors), len(listener.waits)) == (1, 2)
     await notifier.wait(asyncio.Event(), caught_up=True)
-    assert (len(listener.floors), listener.waits[2:]) == (2, [LOOK_SECONDS])
+    assert (len(listener.floors), listener.waits[2:]) == (2, [CAUGHT_UP_SECONDS])
 
 
 @pytest.mark.parametrize("due_at", [NOW, NOW - timedelta(seconds=1)])
-async def test_a_relay_that_has_caught_up_looks_at_once_for_what_is_due(engine: AsyncEngine, due_at: datetime):
+async def test_a_relay_that_has_caught_up_queries_at_once_for_what_is_due(engine: AsyncEngine, due_at: datetime):
     listener = ScriptedListener((None, due_at), (9, None))
     notifier = made(engine, listener)
     for _ in range(2):

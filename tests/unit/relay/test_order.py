@@ -2,12 +2,13 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.relay.order import BatchPlan, ClaimedRow, Predecessors, drop_behind, plan_batch
+from outboxkit.relay.order import Batch, ClaimedRow, Predecessors
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message
@@ -15,6 +16,7 @@ from tests.unit.shop import NOW, message
 PAST, FUTURE = NOW - SECOND, NOW + 60 * SECOND
 MOMENTS = st.sampled_from([NOW - 2 * SECOND, PAST, NOW, FUTURE, PARKED])
 KEYS = st.sampled_from([None, "a", "b"])
+NO_CONNECTION: Any = None
 PLACES = st.none() | st.integers(0, 12)
 
 
@@ -44,7 +46,13 @@ def stands_behind(row: ClaimedRow, found: Predecessors | None) -> bool:
     return any(place is not None and place < row.position for place in places)
 
 
-def told(plan: BatchPlan) -> Counter[int]:
+def planned(rows: list[ClaimedRow], before: dict[str, Predecessors]) -> Batch:
+    batch = Batch(NO_CONNECTION, rows)
+    batch.plan(before, now=NOW)
+    return batch
+
+
+def told(plan: Batch) -> Counter[int]:
     """How often each position is in a list."""
     waiting = [position for positions in plan.waiting.values() for position in positions]
     return Counter([*waiting, *plan.parked, *(row.position for row in [*plan.send, *plan.expired])])
@@ -54,7 +62,7 @@ def told(plan: BatchPlan) -> Counter[int]:
 def test_a_row_goes_exactly_where_nothing_of_its_key_stands_before_it(
     rows: list[ClaimedRow], before: dict[str, Predecessors]
 ):
-    plan = plan_batch(rows, before, now=NOW)
+    plan = planned(rows, before)
     free = [row for row in rows if not stands_behind(row, before.get(row.message.key or ""))]
     assert plan.send == [row for row in free if row.expires_at != PAST]
     assert plan.expired == [row for row in free if row.expires_at == PAST]
@@ -62,7 +70,7 @@ def test_a_row_goes_exactly_where_nothing_of_its_key_stands_before_it(
 
 @given(claims(), befores())
 def test_every_row_is_in_one_list_or_given_back(rows: list[ClaimedRow], before: dict[str, Predecessors]):
-    plan = plan_batch(rows, before, now=NOW)
+    plan = planned(rows, before)
     found = told(plan)
     assert set(found.values()) <= {1}
     assert len(found) + plan.blocked.total() == len(rows)
@@ -72,7 +80,7 @@ def test_every_row_is_in_one_list_or_given_back(rows: list[ClaimedRow], before: 
 def test_only_rows_behind_a_parked_key_are_parked_and_nobody_waits_for_ever(
     rows: list[ClaimedRow], before: dict[str, Predecessors]
 ):
-    plan = plan_batch(rows, before, now=NOW)
+    plan = planned(rows, before)
     assert PARKED not in plan.waiting
     for claimed in rows:
         found = before.get(claimed.message.key or "")
@@ -101,7 +109,7 @@ def test_only_rows_behind_a_parked_key_are_parked_and_nobody_waits_for_ever(
     ],
 )
 def test_what_stands_before_a_row_says_what_it_waits_for(found: Predecessors, due_at: datetime | None, what: str):
-    plan = plan_batch([row(5, due_at=due_at)], {"k": found}, now=NOW)
+    plan = planned([row(5, due_at=due_at)], {"k": found})
     wanted = {
         "send": ([5], {}, [], 0),
         "wait": ([], {found.due_at: [5]}, [], 0),
@@ -118,9 +126,9 @@ STUCK = st.dictionaries(st.sampled_from(["a", "b"]), st.none() | MOMENTS)
 def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order(
     rows: list[ClaimedRow], stuck: dict[str, datetime | None]
 ):
-    plan = plan_batch(rows, {}, now=NOW)
+    plan = planned(rows, {})
     sent = list(plan.send)
-    drop_behind(plan, stuck, now=NOW)
+    plan.drop_behind(stuck, now=NOW)
     assert plan.send == [row for row in sent if row.message.key not in stuck]
     found = told(plan)
     assert set(found.values()) <= {1}
@@ -133,8 +141,8 @@ def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order
 
 def test_rows_without_a_key_are_never_in_the_way():
     rows = [row(1, None), row(2, None)]
-    plan = plan_batch(rows, {"k": Predecessors(parked_at=0)}, now=NOW)
-    drop_behind(plan, {"k": PARKED}, now=NOW)
+    plan = planned(rows, {"k": Predecessors(parked_at=0)})
+    plan.drop_behind({"k": PARKED}, now=NOW)
     assert plan.send == rows
 
 

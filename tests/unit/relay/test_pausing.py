@@ -8,8 +8,9 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message
 from outboxkit.brokers import Receipt
+from outboxkit.operators.pausing import pause_process, resume_process
 from outboxkit.relay import Relay
-from outboxkit.runtime.pauses import RELAY, pause_process, resume_process
+from outboxkit.runtime.workers import RELAY
 from tests.support.polling import eventually_async
 from tests.unit.relay.conftest import Bench, Publisher
 
@@ -50,35 +51,6 @@ def pausing(bench: Bench) -> Relay:
     bench.publisher = Pausing(bench.publisher.broker)
     relay = bench.relay()
     return relay
-
-
-async def test_a_relay_that_starts_paused_publishes_when_it_is_resumed(bench: Bench):
-    begin(bench)
-    bench.add(*"abc")
-    with capture_logs() as said:
-        relay = asyncio.create_task(bench.relay().run(bench.stop))
-        await logged(said, "relay paused")
-        assert (bench.publisher.batches, bench.left()) == ([], ["a", "b", "c"])
-        await asyncio.to_thread(end, bench)
-        await eventually_async(reader(bench.left), lambda left: left == [])
-        bench.stop.set()
-        await relay
-    assert bench.arrived() == ["a", "b", "c"]
-    events = [line["event"] for line in said if line["log_level"] == "info"]
-    assert events == ["relay started", "relay paused", "relay resumed", "relay stopped"]
-
-
-async def test_a_running_relay_leaves_what_is_added_after_the_pause_and_stops_in_it(bench: Bench):
-    with capture_logs() as said:
-        relay = asyncio.create_task(bench.relay().run(bench.stop))
-        await asyncio.to_thread(bench.add, "a")
-        await eventually_async(reader(bench.arrived))
-        await asyncio.to_thread(begin, bench)
-        await logged(said, "relay paused")
-        await asyncio.to_thread(bench.add, "b")
-        bench.stop.set()
-        await relay
-    assert (bench.arrived(), bench.left()) == (["a"], ["b"])
 
 
 async def test_the_batch_in_flight_is_settled_and_no_attempt_is_counted(bench: Bench):

@@ -1,14 +1,12 @@
 """Turns on SQLite: what becomes of messages that fail, of what stands behind them, and of those nobody waits for."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
-from outboxkit import BrokerUnavailable, Message
+from outboxkit import BrokerUnavailable
 from outboxkit.brokers import Verdict
 from outboxkit.relay.pipeline import Turn
-from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 
@@ -20,18 +18,6 @@ def told(verdict: Verdict, *ids: str):
 async def turn(bench: Bench, batch_size: int = 10) -> Turn:
     async with bench.pipeline(batch_size) as pipeline:
         return await pipeline.turn(bench.clock.now, bench.stop)
-
-
-async def test_what_is_confirmed_is_deleted(bench: Bench):
-    bench.add("a", key="k", headers={"h": 1})
-    assert await turn(bench) is Turn.CAUGHT_UP
-    assert (bench.left(), bench.arrived()) == ([], ["a"])
-    assert [settlement.published for settlement in bench.settled] == [[1]]
-
-
-async def test_nothing_to_do_is_said_and_publishes_nothing(bench: Bench):
-    assert await turn(bench) is Turn.NOTHING
-    assert (bench.publisher.batches, bench.settled) == ([], [])
 
 
 async def test_a_failed_message_is_tried_again_when_it_is_due_and_not_before(bench: Bench):
@@ -69,64 +55,6 @@ async def test_no_answer_at_all_is_an_outage(bench: Bench):
     assert bench.rows() == before
 
 
-async def test_a_failed_message_holds_back_its_key_and_nobody_else(bench: Bench):
-    bench.add("a1", key="a")
-    bench.add("b1", key="b")
-    bench.add("free")
-    bench.add("a2", "a3", key="a")
-    bench.add("b2", key="b")
-    bench.publisher.answer = told(Verdict.REJECTED, "a1")
-    await turn(bench)
-    bench.add("a4", key="a")
-    await turn(bench)
-    assert bench.arrived() == ["b1", "free", "b2"]
-    assert [(row["message_id"], row["attempts"], row["due_at"]) for row in bench.rows()] == [
-        ("a1", 1, NOW + 10 * SECOND),
-        ("a2", 0, NOW + 10 * SECOND),
-        ("a3", 0, NOW + 10 * SECOND),
-        ("a4", 0, NOW + 10 * SECOND),
-    ]
-    assert await turn(bench) is Turn.NOTHING
-    bench.publisher.answer = lambda message: None
-    bench.clock.now += 10 * SECOND
-    await turn(bench, batch_size=2)
-    await turn(bench, batch_size=2)
-    assert bench.arrived()[3:] == ["a1", "a2", "a3", "a4"]
-
-
-async def until_dead(bench: Bench) -> None:
-    for _ in range(bench.policy.max_attempts):
-        await turn(bench)
-        bench.clock.now += 100 * SECOND
-
-
-async def test_a_rejected_message_parks_its_key_in_the_end(bench: Bench):
-    bench.add("a1", "a2", key="a")
-    bench.add("b1", key="b")
-    bench.publisher.answer = told(Verdict.REJECTED, "a1")
-    await until_dead(bench)
-    (dead,) = bench.dead()
-    assert (dead["message_id"], dead["reason"], dead["error"]) == ("a1", "rejected", "rejected: told so")
-    assert (dead["attempts"], dead["parked"], dead["position"], dead["first_failed_at"]) == (4, True, 1, NOW)
-    assert dead["dead_at"] == NOW + 300 * SECOND
-    bench.add("a3", key="a")
-    assert await turn(bench) is Turn.MOVED
-    assert await turn(bench) is Turn.NOTHING
-    assert [(row["message_id"], row["held"], row["due_at"]) for row in bench.rows()] == [
-        ("a2", True, PARKED),
-        ("a3", True, PARKED),
-    ]
-    assert bench.arrived() == ["b1"]
-
-
-async def test_a_rejected_message_is_never_forgotten(bench: Bench):
-    bench.policy = replace(bench.policy, unroutable="discard")
-    bench.add("a", columns={"discard_unroutable": True})
-    bench.publisher.answer = told(Verdict.REJECTED, "a")
-    await turn(bench)
-    assert bench.left() == ["a"]
-
-
 async def test_a_batch_of_nothing_but_what_is_too_late_is_settled(bench: Bench):
     bench.add("a", "b", columns={"expires_at": NOW})
     assert await turn(bench) is Turn.MOVED
@@ -140,19 +68,6 @@ async def test_a_message_that_waits_for_its_retry_can_be_too_late_then(bench: Be
     await turn(bench)
     assert [(row["reason"], row["attempts"]) for row in bench.dead()] == [("expired", 1)]
     assert len(bench.publisher.batches) == 1
-
-
-async def test_an_error_of_the_publisher_takes_everything_back(bench: Bench):
-    def fail(message: Message) -> None:
-        raise ZeroDivisionError
-
-    bench.add("a")
-    before = bench.rows()
-    bench.publisher.answer = fail
-    with pytest.raises(BrokerUnavailable, match="the publisher failed: ZeroDivisionError"):
-        await turn(bench)
-    assert bench.rows() == before
-    assert bench.async_engine.pool.checkedout() == 0
 
 
 async def test_after_an_outage_it_looks_below_its_floor(bench: Bench):
@@ -206,21 +121,3 @@ async def test_a_row_that_cannot_be_read_is_dead_at_once_and_others_flow(bench: 
     assert dead == [(f"bad-{number}", "rejected", True) for number in range(3)]
     assert all("its headers cannot be read" in row["error"] for row in bench.dead())
     assert bench.left() == [f"behind-{number}" for number in range(3)]
-
-
-async def test_a_turn_that_is_cancelled_gives_everything_back(bench: Bench):
-    publishing = asyncio.Event()
-
-    async def publish(batch: object) -> None:
-        publishing.set()
-        await asyncio.Event().wait()
-
-    bench.add("a")
-    bench.publisher.publish = publish
-    turning = asyncio.create_task(turn(bench))
-    await publishing.wait()
-    turning.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await turning
-    assert bench.async_engine.pool.checkedout() == 0
-    assert bench.left() == ["a"]

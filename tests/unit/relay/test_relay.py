@@ -6,20 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, Message, ids, outbox, tables
+from outboxkit import BrokerUnavailable, Message, ids, outbox
 from outboxkit.brokers import Receipt, Verdict
-from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.relay import Drained, Relay
 from outboxkit.retry import Backoff
 from outboxkit.runtime import process
 from tests.unit.relay.conftest import SECOND, Bench
-from tests.unit.shop import NOW
-
-EVENTS = ("info", "warning")
 
 
 async def test_a_drain_publishes_what_is_due_in_the_order_of_the_positions(bench: Bench):
@@ -35,12 +31,7 @@ async def test_a_drain_publishes_what_is_due_in_the_order_of_the_positions(bench
 @pytest.mark.parametrize("slow", [False, True])
 async def test_a_slow_publisher_does_not_keep_the_one_writer_out(bench: Bench, slow: bool):
     bench.publisher.slow = slow
-    assert bench.relay().hold is not slow
-
-
-async def test_nothing_to_do_is_complete(bench: Bench):
-    assert (await bench.drain()) == Drained()
-    assert bench.publisher.batches == []
+    assert bench.relay().keeps_locks is not slow
 
 
 async def test_a_drain_tries_a_failing_message_once_and_says_why(bench: Bench):
@@ -56,27 +47,6 @@ async def test_a_drain_tries_a_failing_message_once_and_says_why(bench: Bench):
         ("a", "Unknown", 1, None),
         ("d", "Unknown", 1, 3),
     ]
-
-
-async def test_a_delayed_message_waits_for_its_time(bench: Bench):
-    bench.add("later", deliver_at=NOW + SECOND)
-    done = await bench.drain()
-    assert (done.published, done.later, done.is_complete) == (0, 1, True)
-    bench.clock.now += SECOND
-    assert (await bench.drain()).published == 1
-
-
-async def test_an_outage_is_waited_out_without_counting(bench: Bench):
-    bench.add("a")
-    bench.publisher.refuse_to_connect = 2
-    with capture_logs() as said:
-        assert (await bench.drain()).published == 1
-    assert [line["event"] for line in said if line["log_level"] in EVENTS] == [
-        "relay started",
-        "broker is away, waiting",
-        "broker is back, work goes on",
-    ]
-    assert bench.left() == []
 
 
 async def test_a_drain_that_is_stopped_while_the_broker_is_away_does_not_say_that_it_is_back(bench: Bench):
@@ -104,18 +74,6 @@ async def test_a_drain_without_patience_raises_the_outage(bench: Bench):
     assert bench.rows() == before
 
 
-async def test_running_publishes_until_it_is_stopped(bench: Bench):
-    running = asyncio.create_task(bench.relay().run(bench.stop))
-    subscriber = MemorySubscriber(bench.publisher.broker, "billing", [])
-    for id_ in "abcde":
-        await asyncio.to_thread(bench.add, id_)  # SQLite has one writer: the relay may have to end first
-        assert (await subscriber.receive()).message.id == id_
-    bench.stop.set()
-    await running
-    assert bench.left() == []
-    assert bench.publisher.closed == 1
-
-
 @pytest.mark.parametrize("way", ["run", "drain"])
 async def test_the_batch_in_flight_is_settled_before_it_stops(bench: Bench, way: str):
     bench.publisher.answer = lambda message: bench.stop.set()
@@ -124,33 +82,7 @@ async def test_the_batch_in_flight_is_settled_before_it_stops(bench: Bench, way:
     assert bench.publisher.batches == [["a", "b", "c"]]
     assert bench.left() == ["d"]
     if way == "drain":
-        assert (done.published, done.blocked, done.is_complete) == (3, 1, False)
-
-
-async def test_a_drain_that_is_stopped_during_an_outage_does_not_say_that_it_is_complete(bench: Bench):
-    bench.add("a")
-    bench.publisher.refuse_to_connect = 10**6
-    asyncio.get_running_loop().call_later(0.3, bench.stop.set)
-    done = await bench.relay().drain(bench.stop)
-    assert (done.published, done.blocked, done.is_complete) == (0, 1, False)
-
-
-async def test_a_cancelled_relay_gives_everything_back(bench: Bench):
-    started = asyncio.Event()
-
-    async def connect() -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    bench.publisher.connect = connect
-    bench.add("a")
-    running = asyncio.create_task(bench.relay().run(bench.stop))
-    await started.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    bench.publisher.connect = bench.publisher.close
-    assert (await bench.drain()).published == 1
+        assert (done.published, done.blocked, done.stopped, done.is_complete) == (3, 1, True, False)
 
 
 async def test_a_relay_that_never_reached_its_database_does_not_say_that_it_is_back(bench: Bench):
@@ -210,42 +142,6 @@ async def test_no_error_around_a_turn_ends_a_relay_and_each_is_told_once(bench: 
     assert sorted(lines[:3]) == ["CancelledError", "KeyError: 'odd'", "ZeroDivisionError: odd"]
 
 
-async def test_a_relay_that_is_cancelled_ends(bench: Bench):
-    bench.add("a")
-    running = asyncio.create_task(bench.relay().run(bench.stop))
-    while await asyncio.to_thread(bench.left):
-        await asyncio.sleep(0.01)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-
-async def test_a_running_relay_retries_when_the_time_has_come(bench: Bench):
-    bench.add("a", type="Unknown")
-    running = asyncio.create_task(bench.relay().run(bench.stop))
-    subscriber = MemorySubscriber(bench.publisher.broker, "late", [])
-    while not any(row["attempts"] for row in await asyncio.to_thread(bench.rows)):
-        await asyncio.sleep(0.01)
-    bench.publisher.broker.queue("late", ["Unknown"])
-    bench.clock.now += 10 * SECOND
-    assert (await subscriber.receive()).message.id == "a"
-    bench.stop.set()
-    await running
-    assert bench.left() == []
-
-
-async def test_old_rows_with_many_attempts_are_tried_once_more_and_then_dead(bench: Bench):
-    """Rows of version 1 had no limit."""
-    bench.add("a", type="Unknown")
-    with bench.engine.begin() as connection:
-        connection.execute(update(tables.outbox).values(attempts=10_000))
-    done = await bench.drain()
-    assert done.dead == {"Unknown": (1, "unroutable: no queue is bound to 'Unknown'")}
-    assert [(row["attempts"], row["reason"]) for row in bench.dead()] == [(10_001, "unroutable")]
-    with bench.engine.connect() as connection:
-        assert connection.execute(select(func.count()).select_from(tables.outbox)).scalar_one() == 0
-
-
 async def test_where_rows_are_not_held_the_application_writes_while_a_server_thinks(bench: Bench):
     """And what it cancels meanwhile stays gone, without a reply."""
     bench.publisher.slow, bench.destination = True, "payments"
@@ -268,14 +164,6 @@ async def test_where_rows_are_not_held_the_application_writes_while_a_server_thi
     assert (done.published, done.blocked) == (2, 0)
     assert sorted(map(str, bench.left())) == sorted(["meanwhile", ids.derive("reply", "b")])
     assert bench.async_engine.pool.checkedout() == 0
-
-
-async def test_a_relay_says_whose_messages_it_publishes(bench: Bench):
-    bench.destination = "payments"
-    bench.stop.set()
-    with capture_logs() as said:
-        await bench.relay().run(bench.stop)
-    assert [line["destination"] for line in said if line["event"] == "relay started"] == ["payments"]
 
 
 async def test_what_is_postponed_is_no_warning_and_comes_again(bench: Bench):

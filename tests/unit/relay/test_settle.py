@@ -8,16 +8,16 @@ from sqlalchemy.exc import OperationalError
 
 from outboxkit import ids, tables
 from outboxkit.brokers import Answer
-from outboxkit.relay.claim import ClaimedBatch, Claimer
+from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Dead, FailedRow, Reason, Reply, Settlement, reply_to
-from outboxkit.relay.order import ClaimedRow
+from outboxkit.relay.order import Batch, ClaimedRow
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message, rows
 
 
-async def claim(bench: Bench) -> ClaimedBatch:
+async def claim(bench: Bench) -> Batch:
     return await Claimer(bench.async_engine, 20, destination=bench.destination).claim(NOW, now=NOW)
 
 
@@ -51,6 +51,7 @@ async def test_each_row_ends_up_where_the_settlement_says(bench: Bench):
         ("g", 0, False, None),
     ]
     assert [row["message_id"] for row in bench.dead()] == ["d"]
+    assert rows(bench.url, tables.published) == []
 
 
 async def test_a_failure_keeps_its_reason_and_when_it_first_failed(bench: Bench):
@@ -104,29 +105,6 @@ async def test_of_rows_that_died_of_the_same_error_only_those_with_a_key_are_par
     assert [(row["message_id"], row["parked"]) for row in bench.dead()] == [("a", False), ("b", True)]
 
 
-async def test_rows_are_parked_only_while_their_key_is(bench: Bench):
-    bench.add("a", "b", key="parked")
-    bench.add("c", "d", key="free")
-    await settled(bench, Settlement(dead=[dead(1, Reason.REJECTED, "no", parked=True)], parked=[2, 3, 4]))
-    assert [(row["message_id"], row["held"], row["due_at"]) for row in bench.rows()] == [
-        ("b", True, PARKED),
-        ("c", False, None),
-        ("d", False, None),
-    ]
-
-
-async def test_published_rows_are_kept_where_that_is_wanted_and_no_others(bench: Bench):
-    bench.add("a", "b", "c", key="k", headers={"h": 1})
-    written = bench.rows()
-    await settled(bench, Settlement(published=[1, 2], discarded=[3]), keep=True)
-    assert bench.rows() == []
-    kept = rows(bench.url, tables.published)
-    assert [row["message_id"] for row in kept] == ["a", "b"]
-    for row, before in zip(kept, written, strict=False):
-        assert row.pop("published_at") is not None
-        assert row == {name: before[name] for name in row}
-
-
 async def test_an_error_settles_nothing_and_gives_the_connection_back(bench: Bench):
     bench.add("a", "b")
     before = bench.rows()
@@ -168,7 +146,7 @@ async def test_replies_are_added_for_the_destination_default(bench: Bench):
 async def test_a_row_that_is_gone_stays_gone_and_has_no_reply(bench: Bench):
     """As where the rows of a batch are not held, and somebody has cancelled them meanwhile."""
     bench.add(*"abcdefg", key="k")
-    batch = await Claimer(bench.async_engine, 20, hold=False).claim(NOW, now=NOW)
+    batch = await Claimer(bench.async_engine, 20, keeps_locks=False).claim(NOW, now=NOW)
     with bench.engine.begin() as connection:
         connection.execute(tables.outbox.delete().where(tables.outbox.c.message_id != "g"))
     everything = Settlement(

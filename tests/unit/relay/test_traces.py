@@ -1,46 +1,16 @@
 """The spans of a relay: of each batch that it publishes, and of the handlers that it runs itself."""
 
-from collections.abc import Iterator
-
 import pytest
 from opentelemetry.trace import StatusCode
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import BrokerUnavailable, inbox_handler, outbox
-from outboxkit.brokers import Verdict
-from outboxkit.brokers.direct import DirectPublisher
+from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
-from tests.support.spans import REMOTE, Spans, header_of, links_of, parent_of, recording
+from tests.support.spans import Spans, header_of, links_of, parent_of
 from tests.unit.relay.conftest import Bench
 from tests.unit.shop import NOW, OrderConfirmed, message
-
-
-@pytest.fixture
-def spans() -> Iterator[Spans]:
-    with recording() as made:
-        yield made
-
-
-async def test_a_batch_is_one_span_that_links_to_its_messages(bench: Bench, spans: Spans):
-    with spans.tracer.start_as_current_span("request"):
-        bench.add("1", "2")
-    await bench.drain()
-    send = spans.one("publish default")
-    assert links_of(send) == list(map(header_of, spans.named("create OrderConfirmed")))
-    assert (send.attributes or {})["messaging.system"] == "memory"
-    assert (send.attributes or {})["outboxkit.messages.confirmed"] == 2
-
-
-async def test_a_message_that_is_refused_fails_its_batch(bench: Bench, spans: Spans):
-    bench.publisher.answer = lambda sent: Verdict.REJECTED if sent.id == "2" else None
-    bench.add("1", "2", "3", headers={"traceparent": REMOTE})
-    await bench.drain()
-    send = spans.one("publish default")
-    assert ((send.attributes or {})["error.type"], send.status.description) == (
-        "rejected",
-        "of 3 messages: 1 rejected",
-    )
 
 
 async def test_a_broker_that_is_away_fails_it(bench: Bench, spans: Spans):

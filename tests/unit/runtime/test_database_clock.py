@@ -45,14 +45,14 @@ async def test_a_wrong_clock_is_told_once_and_again_when_it_has_changed(async_en
     ahead = timedelta()
     seconds = Seconds()
     clock = DatabaseClock(async_engine, process="relay", monotonic=seconds, wall=lambda: datetime.now(UTC) + ahead)
-    assert list(clock.gauges()[catalogue.CLOCK_SKEW]()) == []
+    assert list(clock.gauges()[catalogue.CLOCKS_APART]()) == []
     told: list[tuple[str, int | None]] = []
     for found in (0, 20, 40, 45, 1200, 1210, -40, 0, 0, 31):
         ahead = timedelta(seconds=found)
         with capture_logs() as log:
             await clock.once()
         told += [(entry["event"], entry.get("seconds")) for entry in log]
-        ((value, _),) = clock.gauges()[catalogue.CLOCK_SKEW]()
+        ((value, _),) = clock.gauges()[catalogue.CLOCKS_APART]()
         assert abs(value - found) < 10
     assert [(event.partition("clock ")[2], seconds and round(seconds, -1)) for event, seconds in told] == [
         ("is ahead of the database's", 40),

@@ -1,5 +1,6 @@
 """How a process ends: by signals, real ones, in processes of their own, and whatever handlers have left behind."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -20,14 +21,14 @@ async def service(stop):
     print("ready", flush=True)
 """
 END = """
-sys.exit(lifetime.leave(lifetime.run(service, shutdown_timeout=timedelta(seconds={seconds}))))
+sys.exit(lifetime.leave(lifetime.run(service, shutdown_timeout=timedelta(seconds={seconds}), cancelled={cancelled})))
 """
 
 
 @contextmanager
-def running(service: str, *, seconds: float = 3600) -> Iterator["subprocess.Popen[str]"]:
+def running(service: str, *, seconds: float = 3600, cancelled: int = 0) -> Iterator["subprocess.Popen[str]"]:
     """A process whose service is at work."""
-    code = BEGINNING + service + END.format(seconds=seconds)
+    code = BEGINNING + service + END.format(seconds=seconds, cancelled=cancelled)
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
@@ -63,9 +64,9 @@ CLEANS_UP = """
 
 
 def test_what_is_not_finished_in_time_is_given_back():
-    with running(CLEANS_UP, seconds=0.05) as child:
+    with running(CLEANS_UP, seconds=0.05, cancelled=3) as child:
         child.terminate()
-        assert ended(child) == (0, "asked\ngave back\n")
+        assert ended(child) == (3, "asked\ngave back\n")
 
 
 def test_a_second_signal_does_not_wait():
@@ -141,7 +142,7 @@ def test_code_of_the_application_that_ends_the_loop_ends_the_process_with_one_li
 def test_nothing_that_a_handler_left_behind_holds_up_the_end(left: str):
     service = f"""
     import threading, time
-    from outboxkit.runtime.threads import HandlerThread
+    from outboxkit.consumer.threads import HandlerThread
     async def swallows():
         while True:
             try:
@@ -162,3 +163,23 @@ def test_a_failure_while_stopping_is_not_hidden():
         child.terminate()
         assert "ZeroDivisionError" in child.communicate(timeout=60)[1]
         assert child.returncode == 1
+
+
+async def test_a_task_ends_though_a_library_has_swallowed_its_cancellation(monkeypatch: pytest.MonkeyPatch):
+    """As `asyncio.wait_for` does before Python 3.12 if what it waits for is ready in the same moment."""
+    monkeypatch.setattr(lifetime, "CANCEL_AGAIN_SECONDS", 0.01)
+    swallowed = list[int]()
+
+    async def repeat() -> None:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if swallowed:
+                    raise
+                swallowed.append(1)
+
+    task = asyncio.create_task(repeat())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(lifetime.end_tasks([task]), 60)
+    assert (swallowed, task.cancelled()) == ([1], True)

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import json
 import logging
+import re
+import sys
 from typing import Any
 
 import psycopg
@@ -17,6 +19,7 @@ from outboxkit.errors import failures
 from outboxkit.runtime import logs, process
 
 SECRET = "4111-SECRET"
+COLOUR = re.compile(r"\x1b\[\d*m")
 
 
 def refused() -> IntegrityError:
@@ -39,12 +42,15 @@ def chained() -> Exception:
         return error
 
 
-@pytest.mark.parametrize("chosen", ["json", "console"])
-def test_a_traceback_has_no_parameters_and_no_row(capsys: pytest.CaptureFixture[str], chosen: str):
-    process.configure_log(level="info", format=chosen)
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_traceback_has_no_parameters_and_no_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    process.configure_log(level="info")
     structlog.get_logger("outboxkit").error("broken", exc_info=chained())
-    written = capsys.readouterr().err
-    said = json.loads(written)["exception"] if chosen == "json" else written
+    written = COLOUR.sub("", capsys.readouterr().err)
+    said = written if is_terminal else json.loads(written)["exception"]
     for expected in (
         "in chained",
         "CheckViolation: new row violates",
@@ -80,15 +86,18 @@ async def test_an_engine_hides_the_parameters_of_its_statements():
 @pytest.mark.parametrize(
     "name", ["x\n2026-01-01T00:00:00Z [info     ] forged", "\x1b[2J", "a\x9bb", "\u2028forged", "\u202eevil"]
 )
-def test_a_foreign_name_cannot_forge_a_line_for_people(capsys: pytest.CaptureFixture[str], name: str):
-    process.configure_log(level="info", format="console")
+def test_a_foreign_name_cannot_forge_a_line_for_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    process.configure_log(level="info")
     structlog.get_logger("outboxkit").bind(process="relay").warning(f"dead {name}", type=name, many=[name], **{name: 1})
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = COLOUR.sub("", capsys.readouterr().err).splitlines()
     assert line.isprintable()
 
 
 def test_what_libraries_log_is_a_bounded_line_of_ours(capsys: pytest.CaptureFixture[str], monkeypatch: Any):
-    process.configure_log(level="info", format="json")
+    process.configure_log(level="info")
     monkeypatch.setattr(logging.root, "handlers", [])
     library = logging.getLogger("unit.library")
     library.warning("x" * 10_000 + f"\n{SECRET}")
@@ -100,13 +109,13 @@ def test_what_libraries_log_is_a_bounded_line_of_ours(capsys: pytest.CaptureFixt
     encode.field_table({"k\n" * 100: 1})
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["logger"] for line in lines] == ["unit.library"] * 3
-    assert len(lines[0]["event"]) == logs.LONGEST
+    assert len(lines[0]["event"]) == logs.LINE_CHARACTERS
     assert "CheckViolation" in lines[2]["exception"]
     assert SECRET not in json.dumps(lines)
 
 
 def test_an_error_that_nobody_waited_for_is_a_line_of_ours(capsys: pytest.CaptureFixture[str]):
-    process.configure_log(level="info", format="json")
+    process.configure_log(level="info")
 
     async def fail() -> None:
         raise refused()

@@ -9,8 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, tables
-from outboxkit.runtime.pauses import CONSUMER, RELAY, Pause, pause_process, read_pauses, resume_process
+from outboxkit.operators.pausing import pause_process, resume_process
+from outboxkit.runtime.pauses import Pause, read_pauses
 from outboxkit.runtime.pauses.watch import PauseWatch
+from outboxkit.runtime.workers import CONSUMER, RELAY
 from tests.support.polling import eventually_async
 from tests.unit.shop import rows
 
@@ -84,22 +86,6 @@ def test_bad_input_is_refused(engine: Engine, process: str, name: str, why: str,
     assert current(engine) == []
 
 
-def test_each_is_an_action_in_the_audit_trail(engine: Engine, database_url: str):
-    begin(engine, CONSUMER, "billing", lasts=HOUR, why="see https://ada:hunter2@wiki/move")
-    end(engine, CONSUMER, "billing")
-    end(engine, CONSUMER, "billing")
-    kept = [
-        (row["action"], row["operator"], row["affected"], row["result"]) for row in rows(database_url, tables.audit)
-    ]
-    assert kept == [
-        ("pause", "ada", 1, "done"),
-        ("resume", "bob", 1, "done"),
-        ("resume", "bob", 0, "was not paused"),
-    ]
-    assert "hunter2" not in str(rows(database_url, tables.audit))
-    assert '"queue":"billing"' in str(rows(database_url, tables.audit)[0]["filter"])
-
-
 def test_no_row_is_left_by_a_transaction_that_is_rolled_back(engine: Engine, database_url: str):
     with engine.connect() as connection:
         pause_process(connection, RELAY, "default", why="w", by="ada")
@@ -111,13 +97,13 @@ async def test_a_watch_sees_the_pause_of_its_own_process(engine: Engine, async_e
     watch = PauseWatch(async_engine, CONSUMER, "billing")
     begin(engine, CONSUMER, "mails")
     begin(engine, RELAY, "billing")
-    await watch.look()
+    await watch.poll()
     assert watch.current is None
     begun = begin(engine, CONSUMER, "billing")
-    await watch.look()
+    await watch.poll()
     assert watch.current == begun
     end(engine, CONSUMER, "billing")
-    await watch.look()
+    await watch.poll()
     assert watch.current is None
 
 
@@ -133,7 +119,7 @@ async def test_a_watch_looks_again_and_again(engine: Engine, async_engine: Async
 async def test_a_watch_that_cannot_look_says_so_once_and_keeps_what_it_saw(engine: Engine, async_engine: AsyncEngine):
     watch = PauseWatch(async_engine, RELAY, "default")
     begun = begin(engine)
-    await watch.look()
+    await watch.poll()
     with engine.begin() as connection:
         tables.pause.drop(connection)
     with capture_logs() as said:
@@ -150,18 +136,18 @@ async def test_a_watch_that_cannot_look_says_so_once_and_keeps_what_it_saw(engin
     first, *again = [line["event"] for line in said[:before]]
     assert first == said[before]["event"] == "pauses cannot be seen; outboxkit doctor names the cause"
     assert "outboxkit_pause" in said[0]["error"]
-    assert set(again) == {"no look for a pause"}
+    assert set(again) == {"the query for a pause failed"}
 
 
 async def test_a_halt_is_set_by_a_stop_and_by_a_pause(engine: Engine, async_engine: AsyncEngine):
     watch, stop = PauseWatch(async_engine, RELAY, "default"), asyncio.Event()
-    async with watch.halting(stop) as halt:
+    async with watch.stop_or_pause(stop) as halt:
         stop.set()
         await halt.wait()
         assert not halt.is_pause
     begin(engine)
-    await watch.look()
-    async with watch.halting(asyncio.Event()) as halt:
+    await watch.poll()
+    async with watch.stop_or_pause(asyncio.Event()) as halt:
         await halt.wait()
         assert halt.is_pause
 
@@ -171,7 +157,7 @@ async def test_the_wait_for_the_end_ends_with_the_pause_or_with_a_stop(engine: E
     with capture_logs() as said:
         await watch.wait_for_end(stop)  # there is none
         begin(engine, CONSUMER, "billing", lasts=HOUR)
-        await watch.look()
+        await watch.poll()
         waiting = asyncio.create_task(watch.wait_for_end(stop))
         done, _ = await asyncio.wait((waiting,), timeout=0)
         assert not done
@@ -179,7 +165,7 @@ async def test_the_wait_for_the_end_ends_with_the_pause_or_with_a_stop(engine: E
         await waiting
         waiting = asyncio.create_task(watch.wait_for_end(asyncio.Event()))
         end(engine, CONSUMER, "billing")
-        await watch.look()
+        await watch.poll()
         await waiting
     assert [line["event"] for line in said] == ["consumer paused", "consumer paused", "consumer resumed"]
     assert {"queue": "billing", "by": "ada", "why": "a move"}.items() <= said[0].items()

@@ -84,8 +84,7 @@ def test_an_http_destination_gets_its_publisher_with_all_that_was_asked_for(monk
     told: dict[str, object] = {}
     monkeypatch.setattr(http, "HttpPublisher", lambda url, **more: told.update(more, url=url))
     asked = {"timeout": SECOND, "concurrency": 3, "authorization": "Bearer hunter2", "secret": SIGNING}
-    asked |= {"cloudevents": "binary", "source": "/shop"}
-    process.http_publisher("https://pay.example/", **asked)
+    process.publisher("https://pay.example/", exchange="e", **asked)
     assert told == asked | {"url": "https://pay.example/"}
 
 
@@ -105,9 +104,8 @@ def test_one_queue_is_published_to_on_rabbitmq_alone():
         process.queue_publisher("memory://", "q", timeout=SECOND)
 
 
-@pytest.mark.parametrize("chosen", ["json", "auto"])
-def test_the_log_is_json_on_standard_error_where_nobody_watches(capsys: pytest.CaptureFixture[str], chosen: str):
-    process.configure_log(level="info", format=chosen)
+def test_the_log_is_json_on_standard_error_where_nobody_watches(capsys: pytest.CaptureFixture[str]):
+    process.configure_log(level="info")
     log = structlog.get_logger("outboxkit")
     log.info("relay started", batch_size=500)
     log.debug("not shown")
@@ -120,7 +118,7 @@ def test_the_log_is_json_on_standard_error_where_nobody_watches(capsys: pytest.C
 
 
 def test_the_libraries_below_say_nothing_of_an_outage():
-    process.configure_log(level="debug", format="json")
+    process.configure_log(level="debug")
     for library in ("aio_pika", "aiormq", "pamqp"):
         assert not logging.getLogger(library).isEnabledFor(logging.ERROR)
 

@@ -45,6 +45,7 @@ def test_what_is_shown_of_a_url(url: str, shown: str):
     [
         ("database_url", f"postgresql://u:p@{SECRET}@db/x", "an @ in a user or a password is written %40"),
         ("database_url", f"postgresql+psycopg://u:p@{SECRET}:9@db:5432/x", "is written %40"),
+        ("database_url", f"postgresql+psycopg://127.0.0.1:1/x?user=u&password=@{SECRET}", "is written %40"),
         ("broker_url", f"amqp://u:p@{SECRET}@mq/", "is written %40"),
         ("broker_url", f"amqps://u:1/{SECRET}@mq/", "a / %2F"),
         ("broker_url", f"amqp://mq/,amqp://u:p@{SECRET}@mq/", "is written %40"),

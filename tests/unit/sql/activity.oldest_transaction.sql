@@ -1,5 +1,4 @@
-SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid,
-    application_name AS name,
+SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid, application_name AS name,
 state, xact_start AS since, query_start, greatest(age(backend_xmin), age(backend_xid)) AS behind,
 CAST(usename AS text) AS role, host(client_addr) AS address
 FROM pg_stat_activity

@@ -1,14 +1,17 @@
 WITH keys AS
 (SELECT DISTINCT outboxkit_dead_letter.key AS key, outboxkit_dead_letter.destination AS destination
     FROM outboxkit_dead_letter
-    WHERE outboxkit_dead_letter.resolution IS NULL AND (outboxkit_dead_letter.id IN (:id_1, …) OR
-        outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND outboxkit_dead_letter.type =
-        :type_1 AND outboxkit_dead_letter.key = :key_1 AND outboxkit_dead_letter.reason = :reason_1
-        AND outboxkit_dead_letter.side = :side_1 AND outboxkit_dead_letter.destination =
-        :destination_1 AND outboxkit_dead_letter.dead_at < :dead_at_1 AND
-        outboxkit_dead_letter.dead_at >= :dead_at_2 AND outboxkit_dead_letter.parked)
+    WHERE outboxkit_dead_letter.resolution IS NULL AND outboxkit_dead_letter.key BETWEEN :key_1 AND :key_2 AND
+        (outboxkit_dead_letter.key, outboxkit_dead_letter.dead_at) < (:param_1, :param_2) AND
+        (outboxkit_dead_letter.key, outboxkit_dead_letter.dead_at) >= (:param_3, :param_4) AND (outboxkit_dead_letter.id
+        IN (:id_1, …) OR outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND (outboxkit_dead_letter.destination
+        || '') = :param_5 AND (outboxkit_dead_letter.handler || '') = :param_6 AND (outboxkit_dead_letter.reason || '')
+        = :param_7 AND (outboxkit_dead_letter.side || '') = :param_8 AND (outboxkit_dead_letter.type || '') = :param_9
+        AND (outboxkit_dead_letter.error LIKE '%' || :error_1 || '%' ESCAPE '/') AND outboxkit_dead_letter.parked)
 SELECT count(*) AS count_1, (SELECT count(*) AS count_2
-    FROM outboxkit_outbox JOIN keys ON outboxkit_outbox.key = keys.key AND
-        outboxkit_outbox.destination = keys.destination
-    WHERE outboxkit_outbox.held AND outboxkit_outbox.due_at = :param_1) AS anon_1
+    FROM (SELECT outboxkit_outbox.position AS position
+        FROM outboxkit_outbox JOIN keys ON outboxkit_outbox.key = keys.key AND outboxkit_outbox.destination =
+            keys.destination
+        WHERE outboxkit_outbox.held AND outboxkit_outbox.due_at = :param_10
+        LIMIT :limit) AS behind) AS anon_1
 FROM keys;

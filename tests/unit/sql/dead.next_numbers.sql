@@ -1,12 +1,13 @@
 SELECT outboxkit_dead_letter.id, coalesce(outboxkit_dead_letter.position, -1) AS place
 FROM outboxkit_dead_letter
-WHERE outboxkit_dead_letter.resolution IS NULL AND (outboxkit_dead_letter.id IN (:id_1, …) OR
-    outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND outboxkit_dead_letter.type = :type_1
-    AND outboxkit_dead_letter.key = :key_1 AND outboxkit_dead_letter.reason = :reason_1 AND
-    outboxkit_dead_letter.side = :side_1 AND outboxkit_dead_letter.destination = :destination_1 AND
-    outboxkit_dead_letter.dead_at < :dead_at_1 AND outboxkit_dead_letter.dead_at >= :dead_at_2 AND
-    outboxkit_dead_letter.id <= :upto AND (coalesce(outboxkit_dead_letter.position, -1) >
-    :after_position OR coalesce(outboxkit_dead_letter.position, -1) = :after_position AND
-    outboxkit_dead_letter.id > :after_id)
+WHERE outboxkit_dead_letter.resolution IS NULL AND outboxkit_dead_letter.key BETWEEN :key_1 AND :key_2 AND
+    (outboxkit_dead_letter.key, outboxkit_dead_letter.dead_at) < (:param_1, :param_2) AND (outboxkit_dead_letter.key,
+    outboxkit_dead_letter.dead_at) >= (:param_3, :param_4) AND (outboxkit_dead_letter.id IN (:id_1, …) OR
+    outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND (outboxkit_dead_letter.destination || '') = :param_5 AND
+    (outboxkit_dead_letter.handler || '') = :param_6 AND (outboxkit_dead_letter.reason || '') = :param_7 AND
+    (outboxkit_dead_letter.side || '') = :param_8 AND (outboxkit_dead_letter.type || '') = :param_9 AND
+    (outboxkit_dead_letter.error LIKE '%' || :error_1 || '%' ESCAPE '/') AND outboxkit_dead_letter.id <= :upto AND
+    (coalesce(outboxkit_dead_letter.position, -1) > :after_position OR coalesce(outboxkit_dead_letter.position, -1) =
+    :after_position AND outboxkit_dead_letter.id > :after_id)
 ORDER BY place, outboxkit_dead_letter.id
 LIMIT :limit;

@@ -1,7 +1,6 @@
 SELECT first.key, count(*) AS rows
-FROM (SELECT coalesce(outboxkit_outbox.topic, outboxkit_outbox.type) AS key,
-    outboxkit_outbox.destination AS destination, outboxkit_outbox.queue AS queue,
-    outboxkit_outbox.discard_unroutable AS discard_unroutable
+FROM (SELECT coalesce(outboxkit_outbox.topic, outboxkit_outbox.type) AS key, outboxkit_outbox.destination AS
+    destination, outboxkit_outbox.queue AS queue, outboxkit_outbox.discard_unroutable AS discard_unroutable
     FROM outboxkit_outbox
     ORDER BY outboxkit_outbox.position
     LIMIT :limit) AS first

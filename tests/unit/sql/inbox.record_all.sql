@@ -1,15 +1,13 @@
-INSERT INTO outboxkit_inbox (handler, message_id, type, attempts, payload_crc, processed_at) SELECT
-    given.handlers, given.message_ids, given.types, given.attempts, given.payload_crcs, CASE WHEN
-    (set_config('outboxkit.guard', 'on', true) = 'on') THEN greatest(CURRENT_TIMESTAMP, given.mades)
-    END AS anon_1
+INSERT INTO outboxkit_inbox (handler, message_id, type, attempts, payload_crc, processed_at) SELECT given.handlers,
+    given.message_ids, given.types, given.attempts, given.payload_crcs, CASE WHEN (set_config('outboxkit.guard', 'on',
+    true) = 'on') THEN greatest(CURRENT_TIMESTAMP, given.mades) END AS anon_1
 FROM unnest(:handlers::VARCHAR[], :message_ids::VARCHAR[], :types::VARCHAR[], :attempts::INTEGER[],
-    :payload_crcs::INTEGER[], :mades::TIMESTAMP WITH TIME ZONE[]) WITH ORDINALITY AS given(handlers,
-    message_ids, types, attempts, payload_crcs, mades, place)
+    :payload_crcs::INTEGER[], :mades::TIMESTAMP WITH TIME ZONE[]) WITH ORDINALITY AS given(handlers, message_ids, types,
+    attempts, payload_crcs, mades, place)
 ORDER BY given.place
 ON CONFLICT (handler, message_id) DO NOTHING
 RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id, coalesce((SELECT
-    max(outboxkit_schema_version.installation || ':' || outboxkit_schema_version.tableoid || ':' ||
-    (SELECT oid
+    max(outboxkit_schema_version.installation || ':' || outboxkit_schema_version.tableoid || ':' || (SELECT oid
                 FROM pg_database
                 WHERE datname = current_database())) AS max_1
         FROM outboxkit_schema_version), '') AS coalesce_1, CAST(pg_current_xact_id() AS VARCHAR) AS

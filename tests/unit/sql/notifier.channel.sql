@@ -1,2 +1,2 @@
-SELECT 'outboxkit_' || 'outboxkit_outbox'::regclass::oid AS channel,
-    current_setting('max_prepared_transactions') = '0' AS notifies;
+SELECT 'outboxkit_' || 'outboxkit_outbox'::regclass::oid AS channel, current_setting('max_prepared_transactions') = '0'
+    AS notifies;

@@ -1,13 +1,12 @@
-SELECT outboxkit_published.published_at, outboxkit_published.position,
-    outboxkit_published.message_id, outboxkit_published.type, outboxkit_published.payload,
-    outboxkit_published.key, outboxkit_published.topic, outboxkit_published.headers,
-    outboxkit_published.correlation_id, outboxkit_published.causation_id,
-    outboxkit_published.created_at, outboxkit_published.content_type,
-    outboxkit_published.content_encoding, outboxkit_published.queue, outboxkit_published.version
+SELECT outboxkit_published.published_at, outboxkit_published.position, outboxkit_published.message_id,
+    outboxkit_published.type, outboxkit_published.payload, outboxkit_published.key, outboxkit_published.topic,
+    outboxkit_published.headers, outboxkit_published.correlation_id, outboxkit_published.causation_id,
+    outboxkit_published.created_at, outboxkit_published.content_type, outboxkit_published.content_encoding,
+    outboxkit_published.queue, outboxkit_published.version
 FROM outboxkit_published
-WHERE outboxkit_published.destination = :destination AND outboxkit_published.published_at >= :since
-    AND outboxkit_published.published_at < :until AND outboxkit_published.type = :type_1 AND
-    outboxkit_published.key = :key_1 AND outboxkit_published.published_at >= :after_at AND
-    (outboxkit_published.published_at, outboxkit_published.position) > (:after_at, :after_position)
+WHERE outboxkit_published.destination = :destination AND outboxkit_published.published_at >= :since AND
+    outboxkit_published.published_at < :until AND outboxkit_published.type = :type_1 AND outboxkit_published.key =
+    :key_1 AND outboxkit_published.published_at >= :after_at AND (outboxkit_published.published_at,
+    outboxkit_published.position) > (:after_at, :after_position)
 ORDER BY outboxkit_published.published_at, outboxkit_published.position
 LIMIT :limit;

@@ -1,16 +1,9 @@
-WITH gone AS
-(DELETE FROM outboxkit_outbox
-    WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[])
-    RETURNING outboxkit_outbox.position, outboxkit_outbox.message_id, outboxkit_outbox.type,
-        outboxkit_outbox.topic, outboxkit_outbox.key, outboxkit_outbox.payload,
-        outboxkit_outbox.headers, outboxkit_outbox.correlation_id, outboxkit_outbox.causation_id,
-        outboxkit_outbox.content_type, outboxkit_outbox.content_encoding, outboxkit_outbox.version,
-        outboxkit_outbox.created_at, outboxkit_outbox.queue, outboxkit_outbox.destination,
-        outboxkit_outbox.reply)
-INSERT INTO outboxkit_published (published_at, position, message_id, type, topic, key, payload,
-    headers, correlation_id, causation_id, content_type, content_encoding, version, created_at,
-    queue, destination, reply) SELECT statement_timestamp() AS published_at, gone.position,
-    gone.message_id, gone.type, gone.topic, gone.key, gone.payload, gone.headers,
-    gone.correlation_id, gone.causation_id, gone.content_type, gone.content_encoding, gone.version,
-    gone.created_at, gone.queue, gone.destination, gone.reply
-FROM gone;
+INSERT INTO outboxkit_published (published_at, position, message_id, type, topic, key, payload, headers, correlation_id,
+    causation_id, content_type, content_encoding, version, created_at, queue, destination, reply) SELECT
+    statement_timestamp() AS published_at, outboxkit_outbox.position, outboxkit_outbox.message_id,
+    outboxkit_outbox.type, outboxkit_outbox.topic, outboxkit_outbox.key, outboxkit_outbox.payload,
+    outboxkit_outbox.headers, outboxkit_outbox.correlation_id, outboxkit_outbox.causation_id,
+    outboxkit_outbox.content_type, outboxkit_outbox.content_encoding, outboxkit_outbox.version,
+    outboxkit_outbox.created_at, outboxkit_outbox.queue, outboxkit_outbox.destination, outboxkit_outbox.reply
+FROM outboxkit_outbox
+WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[]);

@@ -1,7 +1,6 @@
-SELECT first.type, count(*) AS rows, max(first.attempts) AS attempts, max(first.last_error) AS
+SELECT first.type, count(*) AS rows, max(first.attempts) AS attempts, max(first.last_error) AS last_error
+FROM (SELECT outboxkit_outbox.type AS type, outboxkit_outbox.attempts AS attempts, outboxkit_outbox.last_error AS
     last_error
-FROM (SELECT outboxkit_outbox.type AS type, outboxkit_outbox.attempts AS attempts,
-    outboxkit_outbox.last_error AS last_error
     FROM outboxkit_outbox
     WHERE outboxkit_outbox.destination = :destination AND outboxkit_outbox.due_at < :parked_until
     ORDER BY outboxkit_outbox.due_at, outboxkit_outbox.position

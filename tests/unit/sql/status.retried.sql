@@ -1,10 +1,13 @@
-SELECT first.last_error, count(*) OVER () AS anon_1
-FROM (SELECT outboxkit_outbox.last_error AS last_error, outboxkit_outbox.due_at AS due_at,
-    outboxkit_outbox.position AS position
-    FROM outboxkit_outbox
-    WHERE outboxkit_outbox.destination = :destination AND outboxkit_outbox.due_at < :parked_until
-    ORDER BY outboxkit_outbox.due_at, outboxkit_outbox.position
+SELECT first.queue, first.handler, first.error, min(first.type) AS type, max(first.attempt) AS attempt,
+    min(first.next_at) AS next_at, min(first.message_id) AS message_id, count(*) AS rows
+FROM (SELECT outboxkit_attempt.queue AS queue, outboxkit_attempt.handler AS handler, outboxkit_attempt.error AS error,
+    outboxkit_attempt.type AS type, outboxkit_attempt.attempt AS attempt, CASE WHEN (outboxkit_attempt.next_at <
+    :param_1) THEN :param_1 WHEN (outboxkit_attempt.next_at > :param_2) THEN :param_2 ELSE outboxkit_attempt.next_at END
+    AS next_at, outboxkit_attempt.message_id AS message_id
+    FROM outboxkit_attempt
+    WHERE outboxkit_attempt.error IS NOT NULL
+    ORDER BY outboxkit_attempt.queue, outboxkit_attempt.message_id
     LIMIT :limit) AS first
-WHERE first.last_error IS NOT NULL
-ORDER BY first.due_at DESC, first.position DESC
-LIMIT 1;
+GROUP BY first.queue, first.handler, first.error
+ORDER BY rows DESC, first.queue, first.handler, first.error
+LIMIT :most;

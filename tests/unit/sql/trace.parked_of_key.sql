@@ -1,19 +1,16 @@
 SELECT outboxkit_dead_letter.message_id, outboxkit_dead_letter.type, outboxkit_dead_letter.key,
-    outboxkit_dead_letter.headers, outboxkit_dead_letter.correlation_id,
-    outboxkit_dead_letter.causation_id, CASE WHEN (outboxkit_dead_letter.created_at < :param_1) THEN
-    :param_1 WHEN (outboxkit_dead_letter.created_at > :param_2) THEN :param_2 ELSE
-    outboxkit_dead_letter.created_at END AS created_at, outboxkit_dead_letter.queue,
+    outboxkit_dead_letter.headers, outboxkit_dead_letter.correlation_id, outboxkit_dead_letter.causation_id, CASE WHEN
+    (outboxkit_dead_letter.created_at < :param_1) THEN :param_1 WHEN (outboxkit_dead_letter.created_at > :param_2) THEN
+    :param_2 ELSE outboxkit_dead_letter.created_at END AS created_at, outboxkit_dead_letter.queue,
     outboxkit_dead_letter.destination, outboxkit_dead_letter.id, outboxkit_dead_letter.side,
     outboxkit_dead_letter.handler, outboxkit_dead_letter.reason, outboxkit_dead_letter.error,
-    outboxkit_dead_letter.attempts, CASE WHEN (outboxkit_dead_letter.dead_at < :param_3) THEN
-    :param_3 WHEN (outboxkit_dead_letter.dead_at > :param_4) THEN :param_4 ELSE
-    outboxkit_dead_letter.dead_at END AS dead_at, outboxkit_dead_letter.position,
-    outboxkit_dead_letter.parked, CASE WHEN (outboxkit_dead_letter.first_failed_at < :param_5) THEN
-    :param_5 WHEN (outboxkit_dead_letter.first_failed_at > :param_6) THEN :param_6 ELSE
-    outboxkit_dead_letter.first_failed_at END AS first_failed_at, outboxkit_dead_letter.resolution,
-    CASE WHEN (outboxkit_dead_letter.resolved_at < :param_7) THEN :param_7 WHEN
-    (outboxkit_dead_letter.resolved_at > :param_8) THEN :param_8 ELSE
-    outboxkit_dead_letter.resolved_at END AS resolved_at, outboxkit_dead_letter.resolved_by
+    outboxkit_dead_letter.attempts, CASE WHEN (outboxkit_dead_letter.dead_at < :param_3) THEN :param_3 WHEN
+    (outboxkit_dead_letter.dead_at > :param_4) THEN :param_4 ELSE outboxkit_dead_letter.dead_at END AS dead_at,
+    outboxkit_dead_letter.position, outboxkit_dead_letter.parked, CASE WHEN (outboxkit_dead_letter.first_failed_at <
+    :param_5) THEN :param_5 WHEN (outboxkit_dead_letter.first_failed_at > :param_6) THEN :param_6 ELSE
+    outboxkit_dead_letter.first_failed_at END AS first_failed_at, outboxkit_dead_letter.resolution, CASE WHEN
+    (outboxkit_dead_letter.resolved_at < :param_7) THEN :param_7 WHEN (outboxkit_dead_letter.resolved_at > :param_8)
+    THEN :param_8 ELSE outboxkit_dead_letter.resolved_at END AS resolved_at, outboxkit_dead_letter.resolved_by
 FROM outboxkit_dead_letter
 WHERE outboxkit_dead_letter.key = :key AND outboxkit_dead_letter.parked
 LIMIT :limit;

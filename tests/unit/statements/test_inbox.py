@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, select
 
-from outboxkit.statements import inbox as statements
+from outboxkit import statements
 from outboxkit.tables import inbox
 from tests.unit.shop import NOW
 
@@ -21,7 +21,7 @@ def test_only_the_first_time_returns_a_row(engine: Engine):
     with engine.begin() as connection:
         found = [
             connection.execute(
-                statements.record_processed("sqlite"), ROW | {"handler": handler, "message_id": message_id}
+                statements.inbox.record_processed("sqlite"), ROW | {"handler": handler, "message_id": message_id}
             ).scalar()
             for handler, message_id in [("A", "m-1"), ("A", "m-1"), ("B", "m-1"), ("A", "m-2")]
         ]
@@ -31,7 +31,7 @@ def test_only_the_first_time_returns_a_row(engine: Engine):
 def test_a_row_is_never_older_than_its_message(engine: Engine):
     with engine.begin() as connection:
         for name, made in (("none", None), ("past", NOW - timedelta(days=900)), ("future", FAR)):
-            connection.execute(statements.record_processed("sqlite"), ROW | {"message_id": name, "made": made})
+            connection.execute(statements.inbox.record_processed("sqlite"), ROW | {"message_id": name, "made": made})
         found = processed_at(connection)
     assert found["future"] == FAR
     assert found["none"] == found["past"]
@@ -43,7 +43,7 @@ def lists(*rows: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def test_many_rows_are_as_one_by_one(engine: Engine):
-    record = statements.record_all("sqlite")
+    record = statements.inbox.record_all("sqlite")
     rows = [
         ROW,
         ROW | {"message_id": 'm-"2"', "attempts": 7, "made": FAR},
@@ -56,34 +56,23 @@ def test_many_rows_are_as_one_by_one(engine: Engine):
         assert connection.execute(record, lists(*rows)).all() == []
         assert connection.execute(record, lists()).all() == []
         assert processed_at(connection)['m-"2"'] == FAR
-        kept = select(inbox.c.handler, inbox.c.message_id, inbox.c.type, inbox.c.attempts, inbox.c.duration_ms)
+        kept = select(inbox.c.handler, inbox.c.message_id, inbox.c.type, inbox.c.attempts)
         assert sorted(connection.execute(kept).all()) == [
-            ("A", 'm-"2"', "T", 7, None),
-            ("A", "m-1", "T", 1, None),
-            ("B", "m-1", "T", 1, None),
+            ("A", 'm-"2"', "T", 7),
+            ("A", "m-1", "T", 1),
+            ("B", "m-1", "T", 1),
         ]
 
 
 def test_a_pair_that_is_given_twice_is_told_once(engine: Engine):
     with engine.begin() as connection:
-        rows = connection.execute(statements.record_all("sqlite"), lists(ROW, ROW)).all()
+        rows = connection.execute(statements.inbox.record_all("sqlite"), lists(ROW, ROW)).all()
     assert [row[:2] for row in rows] == [("A", "m-1")]
-
-
-def test_how_long_it_took_is_noted_on_one_row(engine: Engine):
-    with engine.begin() as connection:
-        for handler in ("A", "B"):
-            connection.execute(statements.record_processed("sqlite"), ROW | {"handler": handler})
-        connection.execute(
-            statements.record_duration(), {"at_handler": "A", "at_message_id": "m-1", "milliseconds": 250}
-        )
-        found = connection.execute(select(inbox.c.handler, inbox.c.duration_ms)).all()
-    assert sorted(found) == [("A", 250), ("B", None)]
 
 
 def test_nothing_is_recorded_to_find_out_whether_something_could_be(engine: Engine):
     with engine.begin() as connection:
-        connection.execute(statements.probe_writable())
+        connection.execute(statements.inbox.probe_writable())
         assert connection.execute(select(inbox)).all() == []
 
 
@@ -94,6 +83,6 @@ def test_old_rows_go_up_to_the_limit(engine: Engine):
     ]
     with engine.begin() as connection:
         connection.execute(insert(inbox), rows)
-        statement = statements.prune_inbox("sqlite", NOW - timedelta(days=1, hours=1), 2)
+        statement = statements.inbox.prune_inbox("sqlite", NOW - timedelta(days=1, hours=1), 2)
         assert [connection.execute(statement).rowcount for _ in range(3)] == [2, 1, 0]
         assert set(connection.execute(select(inbox.c.message_id)).scalars()) == {"m-0", "m-1"}

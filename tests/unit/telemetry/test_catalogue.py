@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from outboxkit.telemetry.catalogue import ATTRIBUTES, DEAD_REASONS, METRICS, Kind, Metric
-from tests.support.metrics_reference import PAGE, page
+from outboxkit.telemetry.catalogue import DEAD_REASONS, METRICS, Kind, Metric
+from tests.support.metrics_reference import ATTRIBUTES, PAGE, page
 
 UNITS = re.compile(r"s|1|\{[a-z]+\}")
 

@@ -32,10 +32,10 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
 
 
 def test_a_counter_is_added_to(reader: InMemoryMetricReader):
-    metrics.measure(catalogue.RETRIES, 2, {"step": "30s"})
-    metrics.measure(catalogue.RETRIES, 3, {"step": "30s"})
-    (point,) = points(reader)["outboxkit.consumer.retries"]
-    assert (point.value, dict(point.attributes)) == (5, {"step": "30s"})
+    metrics.measure(catalogue.DELIVERIES, 2, {"queue": "billing"})
+    metrics.measure(catalogue.DELIVERIES, 3, {"queue": "billing"})
+    (point,) = points(reader)["outboxkit.consumer.deliveries"]
+    assert (point.value, dict(point.attributes)) == (5, {"queue": "billing"})
 
 
 def test_a_histogram_has_the_bounds_of_the_catalogue(reader: InMemoryMetricReader):
@@ -72,7 +72,7 @@ def test_a_provider_that_fails_stops_nobody():
 
     metrics.use(Failing())
     try:
-        metrics.measure(catalogue.RETRIES, 1)
+        metrics.measure(catalogue.DELIVERIES, 1)
     finally:
         metrics.use(None)
 
@@ -95,22 +95,25 @@ from outboxkit.telemetry import catalogue, metrics, scrape
 if {own}:
     api.set_meter_provider(MeterProvider())
 assert metrics.is_on() == {own}
-metrics.measure(catalogue.RETRIES, 1, {{"step": "30s"}})
+metrics.measure(catalogue.DELIVERIES, 1, {{"queue": "billing"}})
 scrape.prepare()
-metrics.measure(catalogue.RETRIES, 2, {{"step": "30s"}})
+metrics.measure(catalogue.DELIVERIES, 2, {{"queue": "billing"}})
 api.get_meter("shop").create_counter("shop.orders").add(3)
 scrape.text()
 print(*(line for line in scrape.text().decode().splitlines() if line.startswith(("outboxkit_", "shop_"))), sep="\\n")
 """
 
 
+SCRAPED = 'outboxkit_consumer_deliveries_total{queue="billing"} 2.0\nshop_orders_total 3.0\n'
+
+
 def test_a_scrape_without_a_provider_of_the_application():
-    assert run(SCRAPE.format(own=False)) == 'outboxkit_consumer_retries_total{step="30s"} 2.0\nshop_orders_total 3.0\n'
+    assert run(SCRAPE.format(own=False)) == SCRAPED
 
 
 def test_a_scrape_with_a_provider_of_the_application():
     """What was recorded before its new reader came is not in the scrape."""
-    assert run(SCRAPE.format(own=True)) == 'outboxkit_consumer_retries_total{step="30s"} 2.0\nshop_orders_total 3.0\n'
+    assert run(SCRAPE.format(own=True)) == SCRAPED
 
 
 def test_a_scrape_needs_its_extra():

@@ -53,7 +53,7 @@ async def test_a_relay_records_the_fate_of_each_message(relaying: Relaying, meas
     assert measured.of(catalogue.RELAY_STEP_DURATION, "step") == {"claim": 1, "publish": 1, "settle": 1}
 
 
-async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relaying, measured: Measured):
+async def test_a_relay_records_an_outage(relaying: Relaying, measured: Measured):
     def lose(_: Any) -> None:
         raise BrokerUnavailable("gone")
 
@@ -61,13 +61,9 @@ async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relayin
     relaying.publisher.answer = lose
     running = asyncio.create_task(relaying.relay().run(relaying.stop))
 
-    async def errors() -> dict[Any, float]:
-        return measured.of(catalogue.OPERATION_DURATION, catalogue.ERROR)
-
     async def connected() -> dict[Any, float]:
         return measured.of(catalogue.RELAY_CONNECTED, "server")
 
-    await eventually_async(errors, lambda found: found.get("BrokerUnavailable", 0) > 0)
     await eventually_async(connected, lambda found: found == {"broker": 0, "database": 1})
     relaying.publisher.answer = lambda sent: None
     await eventually_async(connected, lambda found: found == {"broker": 1, "database": 1})
@@ -102,8 +98,6 @@ async def test_a_consumer_records_outcomes_by_handler(consuming: Consuming, meas
         ("Picky", ""): 2,
         ("Picky", "ValueError"): 2,
     }
-    assert measured.of(catalogue.CONSUMED, catalogue.PLACE) == {"billing": 6}
-    assert measured.of(catalogue.RETRIES, "step") == {"1e-06s": 2}
     assert measured.of(catalogue.MESSAGE_AGE, "queue") == {"billing": 1}
 
 

@@ -12,17 +12,11 @@ from outboxkit import Outcome, inbox, inbox_handler, outbox
 from outboxkit.inbox import Entry, handler_of
 from outboxkit.telemetry import tracing
 from outboxkit.telemetry import tracing as spans_module
-from outboxkit.telemetry.tracing import Place
-from tests.support.spans import REMOTE, Spans, links_of, parent_of, recording
+from outboxkit.telemetry.tracing import Endpoint
+from tests.support.spans import REMOTE, Spans, links_of, parent_of
 from tests.unit.shop import OrderConfirmed, message
 
 LONG = ",".join(f"vendor{number}={'x' * 30}" for number in range(20))
-
-
-@pytest.fixture
-def spans() -> Iterator[Spans]:
-    with recording() as made:
-        yield made
 
 
 @pytest.fixture
@@ -46,7 +40,7 @@ def work(session: Session, event: OrderConfirmed) -> None:
 def test_a_context_that_is_none_begins_a_trace(spans: Spans, session: Session, header: object):
     sent = message(headers={"traceparent": header})
     inbox.run_once(session, sent, work)
-    with tracing.sending([sent], Place()), tracing.carrying(sent):
+    with tracing.sending([sent], Endpoint()), tracing.carrying(sent):
         pass
     assert (parent_of(spans.one("process")), links_of(spans.one("publish"))) == (None, [])
 
@@ -77,7 +71,7 @@ def test_a_processor_that_raises_stops_no_message(spans: Spans, session: Session
         sent = outbox.add(session, OrderConfirmed(7, 1))
         assert inbox.run_once(session, sent, work) is Outcome.PROCESSED
         assert inbox.run_batch(session, [Entry.of(message(id="2"), handler_of(work))]) == ["processed"]
-        with tracing.sending([sent], Place()):
+        with tracing.sending([sent], Endpoint()):
             pass
         spans.provider._active_span_processor._span_processors = ()
 
@@ -90,5 +84,5 @@ def test_without_an_sdk_or_the_api_nothing_is_done(lacks: str, session: Session,
     sent = message(headers={"traceparent": REMOTE, "tracestate": "vendor=x"})
     assert inbox.run_once(session, sent, work) is Outcome.PROCESSED
     assert inbox.run_batch(session, [Entry.of(message(id="2"), handler_of(work))]) == ["processed"]
-    assert tracing.sending([sent], Place()) is tracing.carrying(sent) is tracing.processing(sent, "Work")
+    assert tracing.sending([sent], Endpoint()) is tracing.carrying(sent) is tracing.processing(sent, "Work")
     assert tracing.processing_batch([sent]) is tracing.processing(sent, "Work")

@@ -14,19 +14,13 @@ from outboxkit import Message, Outcome, Retry, inbox, inbox_handler, outbox
 from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
 from outboxkit.message import handling
 from outboxkit.telemetry import tracing
-from outboxkit.telemetry.tracing import MOST_LINKS, Place
+from outboxkit.telemetry.tracing import MOST_LINKS, Endpoint
 from tests.support.spans import REMOTE, UNSAMPLED, Spans, header_of, links_of, parent_of, recording
 from tests.unit.shop import OrderConfirmed, StockChanged, effects, message
 
 STOCK = StockChanged("red-7", 1)
 CONTEXT = SpanContext(0x113AD9C4E42B27583AE98BA698D54255, 0xE3743E35FF56F219, is_remote=True)
 SECRET = "4111-1111-1111-1111"
-
-
-@pytest.fixture
-def spans() -> Iterator[Spans]:
-    with recording() as made:
-        yield made
 
 
 @pytest.fixture
@@ -148,17 +142,6 @@ class TestHandled:
         inbox.run_once(session, message(), work)
         assert (parent_of(spans.one("process")), links_of(spans.one("process"))) == (None, [])
 
-    def test_a_retry_and_a_replay_begin_traces_with_a_link(self, spans: Spans, session: Session):
-        sent = message(headers={"traceparent": REMOTE})
-        inbox.run_once(session, sent, work, attempt=2)
-        with tracing.processing(sent, "Work", replayed=True):
-            pass
-        retry, replay = spans.named("process")
-        for span in (retry, replay):
-            assert (parent_of(span), links_of(span)) == (None, [REMOTE])
-        assert (retry.attributes or {})["outboxkit.attempt"] == 2
-        assert (replay.attributes or {})["outboxkit.replayed"] is True
-
     def test_in_the_span_of_a_request_that_brought_it_it_is_its_child(self, spans: Spans, session: Session):
         with spans.tracer.start_as_current_span("request"):
             sent = outbox.add(session, OrderConfirmed(7, 1))
@@ -237,7 +220,7 @@ class TestSent:
     def test_a_batch_is_one_span_with_links_to_what_is_sampled(self, spans: Spans):
         contexts = [f"00-{number:032x}-{number:016x}-0{number % 2}" for number in range(1, 4 * MOST_LINKS)]
         batch = [message(id=str(index), headers={"traceparent": each}) for index, each in enumerate(contexts)]
-        with tracing.sending(batch, Place("rabbitmq", "shop")) as span:
+        with tracing.sending(batch, Endpoint("rabbitmq", "shop")) as span:
             span.counts(["confirmed", "confirmed"], fine=("confirmed",))
         send = spans.one("publish shop")
         assert (send.kind, parent_of(send), send.status.status_code) == (SpanKind.CLIENT, None, StatusCode.UNSET)
@@ -252,7 +235,7 @@ class TestSent:
         }
 
     def test_a_message_that_is_not_taken_is_an_error(self, spans: Spans):
-        with tracing.sending([message(), message()], Place("rabbitmq", "shop")) as span:
+        with tracing.sending([message(), message()], Endpoint("rabbitmq", "shop")) as span:
             span.counts(["confirmed", "not sent"], fine=("confirmed",))
         send = spans.one("publish shop")
         assert (send.attributes or {})["error.type"] == "not sent"
@@ -260,6 +243,6 @@ class TestSent:
         assert send.status.description == "of 2 messages: 1 not sent"
 
     def test_if_nothing_is_sampled_there_is_none(self, spans: Spans):
-        with tracing.sending([message(headers={"traceparent": UNSAMPLED})], Place()):
+        with tracing.sending([message(headers={"traceparent": UNSAMPLED})], Endpoint()):
             pass
         assert spans.all() == []

@@ -92,15 +92,14 @@ def test_another_database_is_refused(monkeypatch: pytest.MonkeyPatch):
     engine.dispose()
 
 
-def test_a_long_report_ends_with_the_names_of_the_rest(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(once, "SHOWN", 1)
+def test_a_report_joins_trials_that_show_the_same():
     lines = once._report(
         handler_of(places),
         [*(Finding(title, ["    + row"], "wait") for title in ("first", "again")), Finding("second", ["    + x"])],
     )
     assert lines.splitlines() == [
         *("the effects of handler 'Places' do not happen once", "", "first; again", "    + row", "  to do: wait", ""),
-        *("also:", "  second", "", "(- expected, + in this trial)"),
+        *("second", "    + x", "", "(- expected, + in this trial)"),
     ]
 
 

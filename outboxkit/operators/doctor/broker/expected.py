@@ -1,4 +1,4 @@
-"""The broker as the settings, the handlers and the tables expect it. Pure."""
+"""The broker as the settings, the handlers and the tables expect it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,9 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.topology import (
     declarations,
     delay_name,
@@ -14,13 +17,22 @@ from outboxkit.brokers.rabbitmq.topology import (
     shared_declarations,
 )
 from outboxkit.consumer.membership import Agreement
+from outboxkit.errors.figures import COUNTED
 from outboxkit.inbox import Handler
-from outboxkit.operators.doctor.shards import start_command
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.operators.doctor.installation import Database, Installation
+from outboxkit.operators.doctor.shards import agreements, start_command
+from outboxkit.operators.sql import doctor
 from outboxkit.runtime import known_handlers, queues
+from outboxkit.runtime.pauses import read_pauses
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import Shards
+from outboxkit.runtime.workers import CONSUMER
+from outboxkit.statements import activity
 
 GUEST = "guest"
+SHARE = 0.4
+"""The share of a check's time that each part of the snapshot may take: to connect, and then to ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +40,6 @@ class ExpectedQueue:
     """A queue that a consumer of these settings reads.
 
     Attributes:
-        name: the queue's name.
         types: the message types of its handlers; empty if no handlers are known.
         bindings: further bindings, exchange and routing key.
         shards: those of the queue that is split, if it is that queue or one of its shards.
@@ -50,14 +61,10 @@ class ExpectedBroker:
     """The broker as the settings expect it.
 
     Attributes:
-        urls: one for each node.
-        exchange: the exchange to which relays publish.
-        vhost: the virtual host.
         queues: those that are consumed; empty if the settings name none.
         registered: those whose consumers the tables know, if the settings name none. Their arguments are not known.
         is_declared: whether consumers declare them.
         ordered: whether each of them has a single active consumer.
-        delays: the retry delays.
         routes: routing keys of messages in the outbox, and how many messages have each; of relays to this broker.
         paused: queues whose consumers an operator holds.
         shards: the queues that are split, with their shards.
@@ -123,14 +130,9 @@ class ExpectedBroker:
 
     @property
     def user(self) -> tuple[str, str]:
-        """The user's name and password."""
-        return credentials(self.urls[0])
-
-
-def credentials(url: str) -> tuple[str, str]:
-    """The user's name and password in the URL of a broker; RabbitMQ's own, if it has none."""
-    parts = urlsplit(url)
-    return unquote(parts.username or GUEST), unquote(parts.password or GUEST)
+        """The user's name and password; RabbitMQ's own, if the URL has none."""
+        parts = urlsplit(self.urls[0])
+        return unquote(parts.username or GUEST), unquote(parts.password or GUEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +142,37 @@ class TableFacts:
     Attributes:
         routes: routing keys of messages in the outbox, and how many messages have each.
         types: queues of consumers that were seen lately, with the types of their handlers.
-        paused: queues whose consumers an operator holds.
-        agreements: those of the processes of ordered queues.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     agreements: Mapping[str, Agreement] = field(default_factory=dict)
+
+
+async def read_facts(installation: Installation) -> TableFacts:
+    """The facts about the broker in the tables; nothing if they cannot be read: the database's side says why."""
+    if installation.engine is None:
+        return TableFacts()
+    try:
+        async with installation.engine.connect() as opened:
+            return await opened.run_sync(lambda connection: _read(Database(connection, installation)))
+    except (SQLAlchemyError, OSError):
+        return TableFacts()
+
+
+def _read(database: Database) -> TableFacts:
+    routes = database.rows(doctor.oldest_by_route(), limit=COUNTED, destination=DEFAULT_DESTINATION)
+    types: dict[str, set[str]] = {}
+    for each in known_handlers.read_handlers(database.connection):
+        if each.last_seen >= database.now - activity.SEEN:
+            types.setdefault(each.queue, set()).update(each.types or ())
+    return TableFacts(
+        routes={row.key: row.rows for row in routes},
+        types={queue: tuple(sorted(names)) for queue, names in types.items()},
+        agreements=agreements(database),
+        paused=frozenset(pause.name for pause in read_pauses(database.connection) if pause.process == CONSUMER),
+    )
 
 
 def with_facts(subject: ExpectedBroker, facts: TableFacts) -> ExpectedBroker:
@@ -178,12 +203,32 @@ def _with_shards(queues: Sequence[ExpectedQueue], shards: Mapping[str, Shards]) 
     return tuple(expected)
 
 
-def expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[ExpectedQueue, ...]:
-    """The queues of the settings, with those of the handlers that belong to each.
+def expected_broker(installation: Installation) -> ExpectedBroker:
+    """The broker as these settings and handlers expect it.
 
     Raises:
-        ConfigurationError: a handler names no queue although there are several, or a queue has no handler.
+        ConfigurationError: the handlers do not fit the queues.
     """
+    settings = installation.settings
+    url, management = settings.broker_url.get_secret_value(), settings.management_url
+    names = [queue.name for queue in settings.queue or ()]
+    count = settings.shards or 1
+    return ExpectedBroker(
+        urls=tuple(dict.fromkeys(map(str.strip, url.split(",")))),
+        exchange=settings.exchange,
+        vhost=connection.vhost(url),
+        queues=_expected_queues(settings, installation.handlers),
+        is_declared=settings.declare,
+        ordered=settings.ordered,
+        delays=settings.retry_delays,
+        shards={names[0]: Shards(names[0], count)} if len(names) == 1 and count > 1 else {},
+        management=None if management is None else management.get_secret_value(),
+        timeout=installation.limits.check_seconds * SHARE,
+    )
+
+
+def _expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[ExpectedQueue, ...]:
+    """The queues of the settings, with those of the handlers that belong to each."""
     if settings.queue is None:
         return ()
     names = [queue.name for queue in settings.queue]

@@ -3,11 +3,8 @@
 import asyncio
 import base64
 import http.client
-import socket
 import ssl
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -23,14 +20,8 @@ LARGEST = 8 * 1024 * 1024
 UNAUTHORIZED = (401, 403)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiAnswer:
-    """An answer of the API.
-
-    Attributes:
-        status: the HTTP status.
-        content: the decoded JSON; None if there is none.
-    """
+class ApiAnswer(NamedTuple):
+    """An answer of the API: its status, and the decoded JSON; None if there is none."""
 
     status: int
     content: Any
@@ -48,27 +39,15 @@ class Management:
 
     Attributes:
         address: the URL without user and password.
-        user: the name of the user.
-        is_plain: whether the password travels unencrypted.
-        host: the name of the host.
     """
 
     def __init__(
-        self,
-        url: str,
-        user: tuple[str, str],
-        *,
-        timeout: float,
-        verify: bool = True,
-        cafile: str | None = None,
+        self, url: str, user: tuple[str, str], *, timeout: float, verify: bool = True, cafile: str | None = None
     ) -> None:
-        parts = urlsplit(url)
-        self.host, self.is_plain, self.address = parts.hostname or "", parts.scheme == "http", urls.shown(url)
-        self._port = parts.port or (PORT if self.is_plain else TLS_PORT)
-        self._prefix, self._timeout = parts.path.rstrip("/"), timeout
+        self._parts, self.address, self._timeout = urlsplit(url), urls.shown(url), timeout
+        parts = self._parts
         name, password = user if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
-        self.user = name
-        self._secret = base64.b64encode(f"{name}:{password}".encode()).decode()
+        self.user, self._secret = name, base64.b64encode(f"{name}:{password}".encode()).decode()
         self._verify, self._cafile = verify, cafile
 
     async def get(self, *path: str) -> ApiAnswer:
@@ -77,32 +56,26 @@ class Management:
         Raises:
             BrokerUnavailable: nothing answers there in time, or something that is not this API.
         """
-        target = f"{self._prefix}/api/{'/'.join(quote(part, safe='') for part in path)}"
+        target = f"{self._parts.path.rstrip('/')}/api/{'/'.join(quote(part, safe='') for part in path)}"
         try:
-            connection = self._connection()
-            asking = asyncio.create_task(asyncio.to_thread(self._exchange, connection, target))
-            asking.add_done_callback(_retrieve)
-            try:
-                await asyncio.wait((asking,), timeout=self._timeout)
-            finally:  # also if it was cancelled
-                _interrupt(connection)
-            if not asking.done():
-                raise TimeoutError("no answer in time")
-            return asking.result()
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.to_thread(self._exchange, target)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = printable(str(error) or type(error).__name__)
             raise BrokerUnavailable(f"the management API at {self.address} does not answer: {reason}") from error
 
     def _connection(self) -> http.client.HTTPConnection:
-        if self.is_plain:
-            return http.client.HTTPConnection(self.host, self._port, timeout=self._timeout)
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "http":
+            return http.client.HTTPConnection(host, port or PORT, timeout=self._timeout)
         context = ssl.create_default_context(cafile=self._cafile)
         if not self._verify:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return http.client.HTTPSConnection(self.host, self._port, timeout=self._timeout, context=context)
+        return http.client.HTTPSConnection(host, port or TLS_PORT, timeout=self._timeout, context=context)
 
-    def _exchange(self, connection: http.client.HTTPConnection, target: str) -> ApiAnswer:
+    def _exchange(self, target: str) -> ApiAnswer:
         """Send the request and read the answer. It follows no redirect: the password is for this host."""
+        connection = self._connection()
         try:
             headers = {"Authorization": f"Basic {self._secret}", "Accept": "application/json"}
             connection.request("GET", target, headers=headers)
@@ -114,24 +87,7 @@ class Management:
             raise ValueError(f"the answer is larger than {LARGEST} bytes")
         if response.length:
             raise ValueError("the answer was cut off")
-        return ApiAnswer(response.status, _decoded(body))
-
-
-def _decoded(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return None
-
-
-def _retrieve(task: "asyncio.Task[ApiAnswer]") -> None:
-    """Mark the error of a question as seen, in case nobody waits for its answer any more."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _interrupt(connection: http.client.HTTPConnection) -> None:
-    """Wake the thread that waits for this connection."""
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        try:
+            return ApiAnswer(response.status, msgspec.json.decode(body))
+        except msgspec.DecodeError:
+            return ApiAnswer(response.status, None)

@@ -1,23 +1,55 @@
-"""A snapshot of the broker: what AMQP and the management API tell, read once and within seconds."""
+"""A snapshot of the broker: what AMQP and the management API tell, read once and within seconds.
+
+It publishes nothing, consumes nothing and changes nothing. A passive declaration tells whether something is there, and
+a declaration of what is there whether it is as expected. The broker closes the channel of each one that it refuses.
+"""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+import aio_pika
+import aiormq
 import msgspec
 
+from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.topology import dead_queue, shared_declarations
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerRefused, BrokerUnavailable
+from outboxkit.errors.failures import printable
 from outboxkit.operators.doctor.broker.expected import ExpectedBroker
-from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Depth, Inspection, inspect
 from outboxkit.operators.doctor.broker.management import PORT, TLS_PORT, UNAUTHORIZED, ApiAnswer, Management
+from outboxkit.runtime import urls
 
+T = TypeVar("T")
+NAME = "outboxkit doctor"
 MOST_QUEUES = 60
 """Queues that are looked at, one by one."""
 AT_ONCE = 8
 """Questions to the API at the same time."""
+
+Obstacle = Literal["away", "certificate", "login", "vhost", "access"]
+"""A reason for which a broker cannot be used: nobody answers, or it does not let this user in."""
+Denied = Literal["missing", "different", "forbidden", "broken"]
+"""A reason for which a declaration was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRefusal:
+    """The refusal of a connection or of a declaration: its kind, and the words of the broker or of the network."""
+
+    kind: Obstacle | Denied
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """The length of a queue: its ready messages, and its consumers."""
+
+    messages: int
+    consumers: int
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -55,15 +87,7 @@ class QueueReport(msgspec.Struct, frozen=True):
     effective_policy_definition: Any = None
     messages_ready: int = 0
     message_bytes_ready: int = 0
-    messages_unacknowledged: int = 0
-    message_stats: Any = None
     consumers: int = 0
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether messages wait, others are with consumers, and none was acked in the last seconds."""
-        rate = _mapping(_mapping(self.message_stats).get("ack_details")).get("rate", 0)
-        return bool(self.messages_ready and self.messages_unacknowledged and self.consumers and not rate)
 
     def effective(self, name: str) -> Any:
         """The value that holds of an argument and of its policies; of two numbers the smaller one. None: there is none.
@@ -112,7 +136,6 @@ class Snapshot:
     """All that is known about a broker.
 
     Attributes:
-        expected: what is expected of it.
         refusals: why each of its URLs cannot be used.
         version: the lowest of the nodes that can be used; empty if none can, or if it is not known.
         is_open: whether a node let this user in.
@@ -152,12 +175,6 @@ class Snapshot:
         return all(isinstance(self.depths.get(name), Depth) for name in shared_declarations(self.expected.delays))
 
 
-def numbers_of(version: str) -> tuple[int, ...]:
-    """The numbers of a version, such as 3, 10 and 8."""
-    parts = version.split("-", maxsplit=1)[0].split("+", maxsplit=1)[0].split(".")
-    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
-
-
 async def take_snapshot(expected: ExpectedBroker) -> Snapshot:
     """The snapshot of this broker, over AMQP and through its management API at the same time."""
     amqp, (reports, silence) = await asyncio.gather(_over_amqp(expected), _over_api(expected))
@@ -165,48 +182,114 @@ async def take_snapshot(expected: ExpectedBroker) -> Snapshot:
 
 
 async def _over_amqp(expected: ExpectedBroker) -> Snapshot:
-    refusals, versions = dict[str, BrokerRefusal](), dict[str, tuple[int, ...]]()
+    refusals, opened = dict[str, BrokerRefusal](), list[aio_pika.abc.AbstractConnection]()
+    depths, differences = dict[str, Depth | BrokerRefusal](), dict[str, BrokerRefusal]()
 
     async def connect(url: str) -> None:
-        async with inspect(url, timeout=expected.timeout) as inspection:
-            if isinstance(inspection, BrokerRefusal):
-                refusals[url] = inspection
-            else:
-                versions[url] = numbers_of(inspection.version)
+        try:
+            opened.append(await connection.connect(url, name=NAME, timeout=expected.timeout))
+        except BrokerUnavailable as error:
+            reason = str(error).removeprefix(f"cannot connect to {urls.shown(url)}: ")
+            refusals[url] = BrokerRefusal(_obstacle(error), printable(reason))
 
-    await asyncio.gather(*map(connect, expected.urls))
-    snapshot = Snapshot(expected, refusals, min(filter(None, versions.values()), default=()), bool(versions))
-    if not versions:
-        return snapshot
-    depths: dict[str, Depth | BrokerRefusal] = {}
-    differences: dict[str, BrokerRefusal] = {}
     try:
-        async with asyncio.timeout(expected.timeout), inspect(next(iter(versions)), timeout=expected.timeout) as opened:
-            if isinstance(opened, BrokerRefusal):
-                return replace(snapshot, interrupted=opened.reason)
-            snapshot = replace(snapshot, exchange=await opened.exchange(expected.exchange))
-            await _ask_queues(opened, expected, depths, differences)
-    except (BrokerUnavailable, TimeoutError) as error:
-        snapshot = replace(snapshot, interrupted=str(error) or "no answer in time")
-    return replace(snapshot, depths=depths, differences=differences)
+        await asyncio.gather(*map(connect, expected.urls))
+        version = min(filter(None, map(_version, opened)), default=())
+        snapshot = Snapshot(expected, refusals, version, bool(opened), depths=depths, differences=differences)
+        if opened:
+            try:
+                async with asyncio.timeout(expected.timeout):
+                    exchange = await _exchange(opened[0], expected.exchange)
+                    snapshot = replace(snapshot, exchange=exchange)
+                    await _ask_queues(opened[0], expected, depths, differences)
+            except (BrokerUnavailable, TimeoutError) as error:
+                snapshot = replace(snapshot, interrupted=str(error) or "no answer in time")
+        return snapshot
+    finally:
+        await asyncio.gather(*map(connection.close, opened))
+
+
+def _version(opened: aio_pika.abc.AbstractConnection) -> tuple[int, ...]:
+    wire: Any = opened.transport and opened.transport.connection
+    version = wire.server_properties.get("version") if wire is not None else b""
+    return numbers_of(version.decode(errors="replace") if isinstance(version, bytes | bytearray) else str(version))
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """The numbers of a version, such as 3, 10 and 8."""
+    parts = version.split("-", maxsplit=1)[0].split("+", maxsplit=1)[0].split(".")
+    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
+
+
+async def _exchange(opened: aio_pika.abc.AbstractConnection, name: str) -> BrokerRefusal | None:
+    """The reason why there is no durable topic exchange of this name; None if there is one."""
+
+    async def look(channel: aiormq.abc.AbstractChannel) -> None:
+        await channel.exchange_declare(name, passive=True)
+
+    async def compare(channel: aiormq.abc.AbstractChannel) -> None:
+        await channel.exchange_declare(name, exchange_type="topic", durable=True)
+
+    return await _ask(opened, f"exchange {name!r}", look) or await _ask(opened, f"exchange {name!r}", compare)
 
 
 async def _ask_queues(
-    inspection: Inspection,
+    opened: aio_pika.abc.AbstractConnection,
     expected: ExpectedBroker,
     depths: dict[str, Depth | BrokerRefusal],
     differences: dict[str, BrokerRefusal],
 ) -> None:
     """Ask for each queue, and compare it with the declaration of a consumer if it is there."""
     draining = (name for move in expected.moves.values() for name in move.draining)
-    for name in (*(queue.name for queue in expected.registered), *draining):
-        depths[name] = await inspection.queue(name)
-    for name, arguments in expected.declarations.items():
-        depths[name] = await inspection.queue(name)
-        if isinstance(depths[name], Depth) and expected.is_declared:
-            difference = await inspection.difference(name, arguments)
+    named: dict[str, dict[str, Any] | None] = dict.fromkeys((*(each.name for each in expected.registered), *draining))
+    for name, arguments in (named | expected.declarations).items():
+
+        async def look(channel: aiormq.abc.AbstractChannel, name: str = name) -> Depth:
+            answer = await channel.queue_declare(name, passive=True)
+            return Depth(answer.message_count or 0, answer.consumer_count or 0)
+
+        async def compare(channel: aiormq.abc.AbstractChannel, name: str = name, own: Any = arguments) -> None:
+            await channel.queue_declare(name, durable=True, arguments=own)
+
+        depths[name] = depth = await _ask(opened, f"queue {name!r}", look)
+        if isinstance(depth, Depth) and expected.is_declared and arguments is not None:
+            difference = await _ask(opened, f"queue {name!r}", compare)
             if difference is not None:
                 differences[name] = difference
+
+
+async def _ask(
+    opened: aio_pika.abc.AbstractConnection, what: str, ask: Callable[[aiormq.abc.AbstractChannel], Awaitable[T]]
+) -> T | BrokerRefusal:
+    """The answer on a channel of its own, or the refusal."""
+    try:
+        with connection.convert_errors(f"cannot look at {what}"):
+            channel = await opened.channel(publisher_confirms=False)
+            answer = await ask(await channel.get_underlay_channel())
+            await channel.close()
+            return answer
+    except BrokerUnavailable as error:
+        cause = error.__cause__
+        if not isinstance(cause, aiormq.exceptions.AMQPChannelError):
+            raise
+        return BrokerRefusal(_denied(cause), printable(connection.describe(cause)))
+
+
+def _obstacle(error: BrokerUnavailable) -> Obstacle:
+    if isinstance(error, BrokerRefused):
+        kinds: dict[str, Obstacle] = {"login": "login", "vhost": "vhost", "access": "access"}
+        return kinds.get(error.kind, "certificate")
+    cause = error.__cause__
+    is_tls = cause is not None and isinstance(cause.__cause__ or cause, ssl.SSLError)
+    return "certificate" if is_tls else "away"
+
+
+def _denied(cause: aiormq.exceptions.AMQPChannelError) -> Denied:
+    if isinstance(cause, aiormq.exceptions.ChannelAccessRefused):
+        return "forbidden"
+    if isinstance(cause, aiormq.exceptions.ChannelPreconditionFailed):
+        return "different"
+    return "missing" if "no queue" in str(cause) or "no exchange" in str(cause) else "broken"
 
 
 async def _over_api(expected: ExpectedBroker) -> tuple[ApiReports | None, str]:
@@ -227,18 +310,11 @@ def _apis(expected: ExpectedBroker) -> list[Management]:
     apis = []
     for url in expected.urls[:2]:
         parts = urlsplit(url)
-        query, is_plain = parse_qs(parts.query), parts.scheme == "amqp"
+        query = parse_qs(parts.query)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
-        scheme, port = ("http", PORT) if is_plain else ("https", TLS_PORT)
-        apis.append(
-            Management(
-                f"{scheme}://{host}:{port}",
-                expected.user,
-                timeout=expected.timeout / 2,
-                verify=query.get("no_verify_ssl", ["0"])[0] == "0",
-                cafile=query.get("cafile", [None])[0],
-            )
-        )
+        address = f"http://{host}:{PORT}" if parts.scheme == "amqp" else f"https://{host}:{TLS_PORT}"
+        verify, cafile = query.get("no_verify_ssl", ["0"])[0] == "0", query.get("cafile", [None])[0]
+        apis.append(Management(address, expected.user, timeout=expected.timeout / 2, verify=verify, cafile=cafile))
     return apis
 
 
@@ -249,12 +325,10 @@ async def read_reports(api: Management, expected: ExpectedBroker) -> ApiReports:
         BrokerUnavailable: nothing answers there, or it does not let this user in.
     """
     user = await api.get("whoami")
-    if user.status in UNAUTHORIZED or not isinstance(user.content, dict):
-        raise BrokerUnavailable(
-            f"the management API at {api.address} does not let user {api.user!r} in"
-            if user.status in UNAUTHORIZED
-            else f"there is no management API at {api.address}: status {user.status}"
-        )
+    if user.status in UNAUTHORIZED:
+        raise BrokerUnavailable(f"the management API at {api.address} does not let user {api.user!r} in")
+    if not isinstance(user.content, dict):
+        raise BrokerUnavailable(f"there is no management API at {api.address}: status {user.status}")
     vhost = expected.vhost
     paths = (("health", "checks", "alarms"), ("permissions", vhost, expected.user[0]), ("bindings", vhost),
              ("exchanges", vhost))  # fmt: skip

@@ -16,7 +16,7 @@ from outboxkit import event, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.rights import VERBS
 from outboxkit.inbox import Handler, handler_of
-from outboxkit.operators.doctor.broker.access import rights_to_work
+from outboxkit.operators.doctor.broker.checks import rights_to_work
 from outboxkit.operators.doctor.broker.expected import ExpectedBroker, ExpectedQueue
 from outboxkit.operators.doctor.examine import examine
 from outboxkit.operators.doctor.installation import Installation

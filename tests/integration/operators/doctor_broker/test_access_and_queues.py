@@ -179,19 +179,6 @@ async def test_a_queue_of_another_connection(server: PrivateRabbitmq, client: Pl
     client.disconnect()
 
 
-async def test_consumers_that_ack_nothing(server: PrivateRabbitmq, client: PlainClient):
-    client.bind(TYPE)
-    client.bind(TYPE, queue=client.own(f"{client.queue}\x1b[31m"), arguments={})
-    for _ in range(3):
-        client.publish(b"{}", topic=TYPE)
-    channel = client._channel()
-    channel.basic_qos(prefetch_count=1)
-    channel.basic_consume(client.queue, lambda *_: None)
-    findings = await found("queue-stalled", settings_of(server, client))
-    assert "hold 1 message and have acked none for seconds, while 2 messages wait" in (findings["queue-stalled"].what)
-    assert r"\x1b[31m" in findings["queue-kind"].what
-
-
 async def test_queues_that_nobody_consumes(server: PrivateRabbitmq, client: PlainClient):
     async with consuming(client):
         findings, _ = await examined(settings_of(server, client))

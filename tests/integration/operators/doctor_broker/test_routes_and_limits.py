@@ -43,8 +43,6 @@ async def test_a_consumer_bound_to_the_wrong_type(server: PrivateRabbitmq, clien
         findings, _ = await examined(settings_of(server, client), handlers_of(TYPE))
         assert repr(TYPE) in findings["queue-unbound"].what
         assert findings["queue-unbound"].severity is Severity.PROBLEM
-        assert "'OrderConfirm'" in findings["binding-unhandled"].what
-        assert "another service consumes this queue, give it a queue of its own" in findings["binding-unhandled"].cure
         client.bind("Order*", "#", queue=client.queue, arguments=arguments_of(client))
         findings, _ = await examined(settings_of(server, client), handlers_of(TYPE))
         assert "handler-unbound" not in findings
@@ -70,7 +68,6 @@ async def test_queues_and_types_that_consumers_have_registered(
         findings, _ = await examined(settings, engine=engine)
         assert f"'{client.queue}.gone'" in findings["queue-missing"].what
         assert repr(TYPE) in findings["queue-unbound"].what
-        assert "'OrderConfirm'" in findings["binding-unhandled"].what
         assert not {"queue-order", "queue-arguments", "queue-beside-missing"} & set(findings)
     findings, _ = await examined(settings, engine=engine)
     assert client.queue in findings["queue-unconsumed"].what

@@ -7,7 +7,7 @@ from sqlalchemy import delete, insert
 
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
 from outboxkit.operators.doctor.broker import expected_broker
-from outboxkit.operators.doctor.broker.access import rights_to_work
+from outboxkit.operators.doctor.broker.checks import rights_to_work
 from outboxkit.operators.doctor.broker.expected import TableFacts, with_facts
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
@@ -79,7 +79,7 @@ async def test_a_move_is_named_with_what_it_waits_for_and_new_shards_may_wait(
         Shards(client.queue, 2),
     )
     await move.bind(one)
-    old = await move.begin(one, two)
+    old = await move.begin(one, two, 1)
 
     async def examined_with(draining: dict[str, list[str] | None], **row: object) -> dict[str, Diagnosis]:
         values = {"queue": client.queue, "shards": 2, "draining": json.dumps(draining), "move": 1} | row
@@ -99,6 +99,8 @@ async def test_a_move_is_named_with_what_it_waits_for_and_new_shards_may_wait(
         findings = await examined_with(dict.fromkeys(old), moved_from=moved_from)
         assert "queue-unconsumed" not in findings
     findings = await examined_with({client.queue: ["k7", "k8"]})
-    assert f"Nobody consumes queue '{client.queue}.2.0'" in findings["queue-unconsumed"].what
+    assert (
+        f"Nobody consumes queues '{client.queue}.2.0', '{client.queue}.2.1', and" in findings["queue-unconsumed"].what
+    )
     await subscriber.close()
     await engine.dispose()

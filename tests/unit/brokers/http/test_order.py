@@ -43,17 +43,6 @@ def test_the_oldest_ready_message_goes_first():
     assert order.next() == 1
 
 
-def test_a_failure_holds_what_is_behind_it_of_its_key():
-    order = SendOrder(batch("a", "b", "a", "b", "a"))
-    for index, outcome in ((0, NO), (1, YES)):
-        assert order.next() == index
-        order.put(index, outcome)
-    assert order.next() == 3
-    order.put(3, YES)
-    assert verdicts(order) == ["rejected", "confirmed", "not sent", "confirmed", "not sent"]
-    assert "'a'" in str(order.receipts()[2].reason)
-
-
 def test_a_lost_one_is_to_blame_only_where_the_destination_answered_others():
     order = SendOrder(batch(None, None, None))
     for index in taken(order):

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from outboxkit.brokers.http import HttpPublisher, publisher
+from outboxkit.brokers.http import HttpPublisher
 from outboxkit.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"url": "ftp://api.example/"}, "another scheme"),
-        ({"cloudevents": "binary", "source": ""}, "need a source"),
+        ({"url": "ftp://api.example/"}, "https://host/path or http://… is accepted"),
         ({"concurrency": 0}, "more than 0"),
         ({"max_answer": 0}, "more than 0"),
         ({"timeout": timedelta(0)}, "more than 0"),
@@ -29,17 +28,9 @@ def test_what_cannot_be_used_is_refused_at_once(options: dict[str, Any], reason:
 
 
 def test_it_says_who_it_is():
-    made = HttpPublisher("http://user:swordfish@api.example/hooks/T0?token=f1sh", source="")
+    made = HttpPublisher("http://user:swordfish@api.example/hooks/T0?token=f1sh")
     assert repr(made) == "HttpPublisher('http://api.example')"
     assert made._fixed["user-agent"] == f"outboxkit/{version('outboxkit')}"
-
-
-def test_sources_that_are_not_installed_have_no_version(monkeypatch: pytest.MonkeyPatch):
-    def missing(name: str) -> str:
-        raise publisher.PackageNotFoundError(name)
-
-    monkeypatch.setattr(publisher, "version", missing)
-    assert HttpPublisher("http://api.example/")._fixed["user-agent"] == "outboxkit"
 
 
 async def test_connecting_opens_nothing_and_closing_may_be_repeated():

@@ -26,7 +26,7 @@ def test_user_and_password_become_basic_authorization(userinfo: str, authorizati
 def test_nothing_secret_is_shown():
     url = "https://user:p%2Fss@hooks.example/services/T0/sw0rd?token=f1sh"
     found = request.parse(url, secret=SECRET)
-    assert repr(found) == "Target(origin='https://hooks.example')"
+    assert repr(found) == "RequestTarget(origin='https://hooks.example')"
 
 
 @pytest.mark.parametrize(

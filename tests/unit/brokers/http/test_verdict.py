@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers import CONFIRMED, Answer, Receipt, Verdict
-from outboxkit.brokers.http.verdict import LONGEST_TITLE, LONGEST_WAIT, HttpResponse, receipt_of, retry_after
+from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, Answer, Receipt, Verdict
+from outboxkit.brokers.http.verdict import LONGEST_TITLE, HttpResponse, receipt_of, retry_after
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 RETRIED, LATER, DEAD = (Verdict.REJECTED, False), (Verdict.POSTPONED, False), (Verdict.REJECTED, True)

@@ -86,13 +86,6 @@ def test_a_whole_batch_is_one_frame_whatever_the_order():
     assert settled(200, *range(200, 0, -1)) == [(200, True)]
 
 
-def test_what_is_still_handled_is_not_skipped_over():
-    assert settled(6, 1, 2, 4, 6) == [(2, True), (4, False), (6, False)]
-    assert settled(6, 2, 4) == [(2, False), (4, False)]
-    assert settled(6, 1) == [(1, False)]
-    assert settled(6) == []
-
-
 def test_what_is_settled_is_not_settled_again():
     acks = Acks(CHANNEL)
     acks.record_delivery(1, 10)
@@ -102,15 +95,3 @@ def test_what_is_settled_is_not_settled_again():
     assert len(acks.take_frames()) == len(frame.marshal(commands.Basic.Ack(1), CHANNEL))
     acks.ack(1)
     assert acks.take_frames() + acks.nack(1) == b""
-
-
-def test_what_was_given_back_is_not_acked_by_what_is_behind_it():
-    acks, broker = Acks(CHANNEL), Broker()
-    for tag in (1, 2, 3):
-        acks.record_delivery(tag, 10)
-        broker.unacked.append(tag)
-    acks.ack(1)
-    acks.ack(3)
-    broker.hear(acks.nack(2))
-    broker.hear(acks.take_frames())
-    assert (broker.acked, broker.nacked, broker.frames) == ({1, 3}, {2}, 2)

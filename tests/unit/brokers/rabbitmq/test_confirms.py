@@ -85,15 +85,6 @@ def tracking(count: int) -> tuple[ConfirmTracker, Receipts]:
     return tracker, receipts  # type: ignore[return-value]
 
 
-def test_the_ack_after_a_return_does_not_confirm():
-    tracker, receipts = tracking(3)
-    tracker.returned("m-1", "NO_ROUTE: nobody listens")
-    tracker.ack(3, multiple=True)
-    assert [receipt.verdict for receipt in receipts if receipt] == ["confirmed", "unroutable", "confirmed"]
-    assert receipts[1] is not None
-    assert receipts[1].reason == "NO_ROUTE: nobody listens"
-
-
 def test_an_answer_to_an_earlier_batch_is_not_taken_for_one_to_this():
     tracker, _ = tracking(2)
     receipts: Receipts = [None, None]
@@ -127,12 +118,6 @@ def test_a_tag_that_was_never_given_takes_no_time():
     assert receipts == [None, None]
     tracker.ack(2**64 - 1, multiple=True)
     assert receipts == [CONFIRMED, CONFIRMED]
-
-
-def test_an_ack_of_several_up_to_tag_0_is_one_of_all():
-    tracker, receipts = tracking(3)
-    tracker.ack(0, multiple=True)
-    assert receipts == [CONFIRMED] * 3
 
 
 def test_batches_without_an_end_leave_nothing_in_memory():

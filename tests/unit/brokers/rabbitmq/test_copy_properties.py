@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic
 
 from outboxkit import Message
-from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Unwritable, copy_properties
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers
 from tests.unit.brokers.rabbitmq.test_to_message import MESSAGES, over_the_wire, published, read
 from tests.unit.shop import NOW
 
@@ -47,7 +46,7 @@ def test_a_copy_is_the_same_message_with_other_delivery_headers(sent: Message):
     flags, rest, topic, marked = int.from_bytes(written[:2]), written[2:], sent.routing_key, DeliveryHeaders()
     for attempt in (1, 2, 3):
         found = decode.read_properties(flags, rest)
-        assert reserved.read_delivery_headers(found.headers or {}) == marked
+        assert read_delivery_headers(found.headers or {}) == marked
         assert marked.attempt == attempt
         assert read(found, sent.payload, topic) == sent
         marked = marked.next_attempt(now=NOW, handlers=("One", "Two"))
@@ -97,7 +96,7 @@ def test_a_copy_of_whatever_bytes_can_be_read(flags: int, written: bytes):
     again, rest, _ = copy_properties(flags, written, TWICE, "t", room=ROOM)
     found = decode.read_properties(again, rest)
     assert found.unreadable is None
-    assert reserved.read_delivery_headers(found.headers or {}) == TWICE
+    assert read_delivery_headers(found.headers or {}) == TWICE
 
 
 @pytest.mark.parametrize(

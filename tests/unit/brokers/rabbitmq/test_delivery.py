@@ -8,9 +8,9 @@ from pamqp import commands
 
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
-from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.codec.envelopes import Envelope
 from outboxkit.codec.envelopes.envelope import Malformed
+from outboxkit.codec.headers import DeliveryHeaders
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, content
 from tests.unit.brokers.rabbitmq.written import Written
 

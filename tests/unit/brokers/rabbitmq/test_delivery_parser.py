@@ -93,17 +93,6 @@ def test_deliveries_arrive_whole_however_bytes_and_frames_are_cut_and_mixed(many
     assert all((a.properties.message_id, a.properties.headers) == ("m-1", {"a": 1}) for a in log.heard)
 
 
-@pytest.mark.parametrize("size", [0, 1, 131_064, 131_065, 1_000_000])
-def test_byte_by_byte_and_at_once_it_is_the_same(size: int):
-    written = b"".join(pushed(1, b"x" * size, 131_064))
-    whole, cut = listening(), listening()
-    assert whole[0].feed(written) == b""
-    step = max(1, size // 50)
-    assert b"".join(cut[0].feed(written[at : at + step]) for at in range(0, len(written), step)) == b""
-    assert whole[1].heard == cut[1].heard
-    assert len(whole[1].heard[0].body) == size
-
-
 def test_an_empty_queue_says_so_and_other_answers_are_passed_on():
     deliveries, log = listening()
     passed = frame.marshal(commands.Basic.ConsumeOk("billing"), CHANNEL)

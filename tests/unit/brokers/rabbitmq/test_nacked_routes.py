@@ -6,7 +6,7 @@ from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import routes
 from outboxkit.brokers.rabbitmq.confirms import NACKED
 from outboxkit.brokers.rabbitmq.plan import PublishPlan
-from outboxkit.brokers.rabbitmq.routes import PAUSES, NackedRoutes, SerializedRoutes
+from outboxkit.brokers.rabbitmq.routes import NACK_DELAYS, NackedRoutes, SerializedRoutes
 from tests.unit.shop import message
 
 
@@ -74,7 +74,7 @@ def test_what_a_new_connection_nacks_too_waits_longer_each_time_and_is_never_bla
         assert publishing.verdicts == ["postponed", "postponed", "confirmed"]
         assert publishing.groups == [["a", "b"]], "one goes ahead, and alone"
         waited.append(publishing.receipts[0].after.total_seconds())
-    assert waited == [*PAUSES[1:], *PAUSES[-1:] * 2]
+    assert waited == [*NACK_DELAYS[1:], *NACK_DELAYS[-1:] * 2]
     assert "on a new connection too: for routing key 'a' a queue is full, or has no leader" in str(
         publishing.receipts[1].reason
     )
@@ -92,7 +92,7 @@ def test_a_queue_that_takes_some_is_full_and_the_connection_is_right():
         publishing.wait().publish("a", "a", "a", full=("a",), room=2)
         assert not publishing.wants_connection
         assert publishing.verdicts == ["confirmed", "confirmed", "postponed"]
-        assert publishing.receipts[2].after.total_seconds() == PAUSES[1]
+        assert publishing.receipts[2].after.total_seconds() == NACK_DELAYS[1]
     assert publishing.wait().publish("a", full=("a",)).verdicts == ["postponed"]
     assert publishing.wait().publish("a", full=("a",)).wants_connection
 

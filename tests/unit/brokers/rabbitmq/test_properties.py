@@ -71,10 +71,6 @@ def test_cut_short_it_says_so_or_has_lost_nothing(given: dict[str, Any], data: s
     assert kept == len(bytes_) or found.unreadable is not None
 
 
-ID_AND_TYPE = b"\x03m-1" + b"%b" + b"\x01T"
-"""Behind the flags of message id, timestamp and type."""
-
-
 @pytest.mark.parametrize("seconds", [2**62, 2**63, 2**64 - 1, 10**16])
 def test_a_timestamp_beyond_all_time_leaves_the_rest_readable(seconds: int):
     found = decode.read_properties(0x00E0, b"\x03m-1" + struct.pack(">Q", seconds) + b"\x01T")

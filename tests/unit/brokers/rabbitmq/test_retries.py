@@ -16,10 +16,10 @@ from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
-from outboxkit.brokers.rabbitmq.retries import RECONNECT_SECONDS, RetryPublisher
+from outboxkit.brokers.rabbitmq.retries import OLD_CONNECTION_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders
 from tests.servers.ports import free_ports
 from tests.unit.brokers.rabbitmq.written import Written
 
@@ -142,7 +142,7 @@ async def test_a_copy_behind_a_replaced_connection_is_sent_on_the_next():
     copies, tracker, wire = opened()
     copying = [put(copies, arrived("1"), stopped=False) for _ in range(3)]
     await turns()
-    copies._opened_at -= 2 * RECONNECT_SECONDS
+    copies._opened_at -= 2 * OLD_CONNECTION_SECONDS
     channel, (fresh, fresh_tracker, fresh_wire) = copies._channel, opened()
     assert channel is not None
 

@@ -53,9 +53,9 @@ class Scripted(RabbitSubscriber):
 
 
 class Pushed:
-    """An channel on which these are found, one each time that somebody looks."""
+    """A channel on which these are found, one each time that somebody looks."""
 
-    unacked, is_full, has_next = 0, False, False
+    unacked, is_full, is_held, has_next = 0, False, False, False
 
     def __init__(self, *found: object) -> None:
         self.found = list(found)

@@ -18,7 +18,7 @@ from outboxkit.brokers.rabbitmq.encode import Encoder
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import OWN
 from outboxkit.message import MAX_VERSION
-from tests.unit.shop import NOW, message
+from tests.unit.shop import message
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
 HEADERS = st.dictionaries(
@@ -75,23 +75,6 @@ def read(found: Properties, body: bytes = b"{}", topic: str = "OrderConfirmed") 
 @given(MESSAGES)
 def test_a_message_comes_back_as_it_was(sent: Message):
     assert read(over_the_wire(published(sent)), sent.payload, sent.routing_key) == sent
-
-
-def test_the_properties_are_those_of_the_design():
-    sent = message(
-        key="order-7", headers={"tenant": "a"}, correlation_id="c", causation_id="d", content_encoding="gzip"
-    )
-    properties = published(sent)
-    assert (properties.message_id, properties.message_type, properties.app_id) == ("m-1", "OrderConfirmed", "shop")
-    assert (properties.content_type, properties.content_encoding) == ("application/json", "gzip")
-    assert (properties.correlation_id, properties.timestamp, properties.delivery_mode) == ("c", NOW, 2)
-    assert properties.headers == {"tenant": "a", "outboxkit-key": "order-7", "outboxkit-causation-id": "d"}
-
-
-def test_what_is_not_there_is_not_sent():
-    properties = published(message(created_at=None))
-    assert properties.headers is None
-    assert (properties.correlation_id, properties.timestamp, properties.content_encoding) == (None, None, None)
 
 
 def test_a_plain_client_needs_an_id_and_a_type_only():

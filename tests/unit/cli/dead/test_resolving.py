@@ -32,9 +32,9 @@ def untouched(engine: Engine) -> bool:
     ("arguments", "said"),
     [
         ([], "which dead letters? Give numbers or message ids"),
-        (["--all", "1"], "use either --all or ids, not both"),
-        (["--all", "--type", "T"], "use either --all or filters, not both"),
-        (["1", "--type", "T"], "use either ids or filters, not both"),
+        (["--all", "1"], "use one of ids, filters and --all"),
+        (["--all", "--type", "T"], "use one of ids, filters and --all"),
+        (["1", "--type", "T"], "use one of ids, filters and --all"),
         (["99"], "no dead letter is '99'"),
     ],
 )
@@ -51,7 +51,7 @@ def test_a_command_that_may_mean_too_much_is_refused(
 OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
 
 
-@pytest.mark.parametrize("arguments", [["2"], ["x"], ["--id", "x"], ["--side", "inbox"], ["--reason", "failed"]])
+@pytest.mark.parametrize("arguments", [["2"], ["x"], ["--side", "inbox"], ["--reason", "failed"]])
 def test_the_inbox_is_replayed_as_the_outbox_is(run: Run, engine: Engine, arguments: list[str]):
     fill(engine, [dead(1)])
     fill(engine, [buried("x")])
@@ -65,14 +65,13 @@ def test_an_id_that_no_dead_letter_has_is_refused(run: Run, engine: Engine):
     fill(engine, [dead(1)])
     fill(engine, [buried("x")])
     for command in ("replay", "discard"):
-        ended = run("dead", command, "--id", "2", "--id", "x", "--yes")
+        ended = run("dead", command, "x", "y", "--yes")
         assert (ended.code, ended.out) == (2, "")
-        assert "--id takes message ids; the number of a dead letter stands without it" in ended.err
-        assert "no dead letter is 'y'; " in run("dead", command, "--id", "x", "--id", "y", "--yes").err
+        assert "no dead letter is 'y'; " in ended.err
     assert untouched(engine)
 
 
-def test_what_is_refused_is_counted_explained_and_named(run: Run, engine: Engine):
+def test_what_is_refused_is_counted_and_explained(run: Run, engine: Engine):
     fill(engine, [buried("x"), buried(OLD), buried(None), buried(OLD, handler="H")])
     ended = run("dead", "replay", "--yes", "--all")
     assert ended.code == 3
@@ -81,10 +80,9 @@ def test_what_is_refused_is_counted_explained_and_named(run: Run, engine: Engine
     assert said[2].startswith("refused: 2, stale: older than the inbox is sure to remember")
     assert said[3].startswith("refused: 1, malformed: it has no id or no type")
     assert said[4] == "replayed 1 of 1 by alice"
-    assert ended.err.splitlines() == [
-        "outboxkit: not replayed: 2, 4 (stale)",
-        "outboxkit: not replayed: 3 (malformed)",
-    ]
+    stale, malformed = ended.err.splitlines()
+    assert stale.startswith("outboxkit: not replayed: 2, stale: older than")
+    assert malformed.startswith("outboxkit: not replayed: 1, malformed: it has no id")
 
 
 def test_nothing_but_refused_ones_is_not_done(run: Run, engine: Engine):
@@ -116,11 +114,11 @@ def test_a_replay_asks_unless_yes_is_given(run: Run, engine: Engine, monkeypatch
 
 
 def test_a_stop_in_the_middle_says_what_goes_on(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    async def stopped(self: DeadLetters, selection: object, stop: object, done: Resolved, *_: object) -> None:
+    async def stopped(self: DeadLetters, as_: str, selection: object, stop: object, done: Resolved, *_: object) -> None:
         done.count, done.complete = 1, False
 
     fill(engine, [dead(1), dead(2)])
-    monkeypatch.setattr(DeadLetters, "discard", stopped)
+    monkeypatch.setattr(DeadLetters, "resolve", stopped)
     ended = run("dead", "discard", "--all", "--yes")
     assert ended.code == 3
     assert ended.out.splitlines()[-1] == "discarded 1 of 2 by alice"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from outboxkit.cli.status import lines
-from outboxkit.errors.wording import Count
+from outboxkit.errors.figures import Count
 from outboxkit.operators.findings import finding
 from outboxkit.operators.status import (
     DeadLetterCounts,
@@ -18,7 +18,7 @@ from outboxkit.operators.status import (
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NONE = Count()
-OUTBOX = Outbox(NONE, NONE, NONE, NONE, NONE, None, None, {}, NONE, {})
+OUTBOX = Outbox(NONE, NONE, NONE, NONE, NONE, None, None, None, {}, NONE, {})
 FIGURES = Figures(2, OUTBOX, Inbox(NONE, {}), DeadLetterCounts(NONE, (), NONE), History(NONE, None, NONE, NONE))
 MISSING = finding("relay-missing", waits="1 message waits", no_relay="none is there", relays=("outboxkit relay",))
 

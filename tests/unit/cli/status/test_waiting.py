@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from outboxkit import tables
-from outboxkit.errors.wording import Count
+from outboxkit.errors.figures import Count
 from outboxkit.operators import status
 from tests.unit.cli.status.rows import HOUR, NOW, add_dead, add_rows
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit import ConfigurationError, DecodeError, Message, ids
+from outboxkit import DecodeError, Message, ids
 from outboxkit.codec import payloads
+from outboxkit.codec.compression import deflate
 from outboxkit.codec.envelopes import CloudEvents, Envelope
-from outboxkit.codec.envelopes.cloudevents import STRUCTURED, ContentMode, as_cloud_event, check_source
-from outboxkit.compression import deflate
+from outboxkit.codec.envelopes.cloudevents import as_cloud_event
 from outboxkit.errors import EncodeError
 from tests.unit.codec.envelopes import samples
 from tests.unit.shop import message
@@ -111,14 +111,6 @@ def test_data_in_each_form(more: dict[str, Any], payload: bytes | None):
     assert found.payload == (payload or json.dumps(more["data"]).encode())
 
 
-@pytest.mark.parametrize(
-    ("mode", "source", "error"), [("true", "/shop", "cloudevents is 'true'"), ("binary", "", "a source")]
-)
-def test_a_mode_that_there_is_not_or_one_without_a_source_is_refused(mode: Any, source: str, error: str):
-    with pytest.raises(ConfigurationError, match=error):
-        check_source(mode, source)
-
-
 def test_a_compressed_document_and_a_compressed_event():
     envelope = replace(samples.STRUCTURED, body=deflate(samples.STRUCTURED.body, "gzip"), content_encoding="gzip")
     assert (read(envelope).content_encoding, json.loads(read(envelope).payload)) == (None, samples.EVENT)
@@ -159,53 +151,46 @@ SENT = message(
 )
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_what_the_relay_writes_is_read_as_the_same_message(mode: ContentMode):
-    written = as_cloud_event(SENT, "/shop", mode)
+def test_what_the_relay_writes_is_read_as_the_same_message():
+    written = as_cloud_event(SENT, "/shop")
     found = CloudEvents()(arrived(written))
     assert found == replace(SENT, headers={**SENT.headers, "ce-source": "/shop"})
     assert dict(found.headers) == {**SENT.headers, "ce-source": "/shop"}
-    forwarded = replace(arrived(written), headers={}, message_id=None, type=None)
-    assert mode == "binary" or CloudEvents()(forwarded).id == SENT.id  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
 @given(payload=st.binary(max_size=50) | st.just(b'{"a": 1}'), content_type=st.sampled_from(["application/json", "x/y"]))
-def test_any_payload_comes_back(mode: ContentMode, payload: bytes, content_type: str):
+def test_any_payload_comes_back(payload: bytes, content_type: str):
     sent = message(payload=payload or b"{}", content_type=content_type)
-    found = CloudEvents()(arrived(as_cloud_event(sent, "/shop", mode)))
+    found = CloudEvents()(arrived(as_cloud_event(sent, "/shop")))
     assert found is not None
     assert (found.payload, found.content_type, found.id) == (sent.payload, content_type, sent.id)
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_a_compressed_payload_stays_compressed(mode: ContentMode):
+def test_a_compressed_payload_stays_compressed():
     sent = message(payload=deflate(samples.BODY, "gzip"), content_encoding="gzip")
-    written = as_cloud_event(sent, "/shop", mode)
+    written = as_cloud_event(sent, "/shop")
     assert written.content_encoding == "gzip"
     found = CloudEvents()(arrived(written))
     assert found is not None
     assert payloads.plain_payload(found.payload, found.content_encoding) == samples.BODY
-    damaged = as_cloud_event(replace(sent, payload=b"\x1f"), "/shop", "structured")
-    assert (damaged.content_encoding, damaged.content_type) == (None, STRUCTURED)
 
 
 def test_a_message_for_one_queue_stays_as_it_is():
     addressed = replace(SENT, queue="billing")
-    assert as_cloud_event(addressed, "/shop", "structured") is addressed
+    assert as_cloud_event(addressed, "/shop") is addressed
 
 
 def test_the_version_of_a_strangers_event_is_not_ours():
     headers = {**samples.KNATIVE.headers, "ce-dataversion": "2.0"}
     found = read(replace(samples.KNATIVE, headers=headers))
     assert (found.version, found.headers["ce-dataversion"]) == (1, "2.0")
-    written = as_cloud_event(SENT, "/shop", "binary")
+    written = as_cloud_event(SENT, "/shop")
     for version in ("x", "0", "9999999999", 3):
         with pytest.raises((DecodeError, EncodeError), match="version is"):
             CloudEvents()(replace(arrived(written), headers={**written.headers, "cloudEvents_dataversion": version}))
 
 
 def test_an_id_of_ours_is_ours_only_while_nobody_changed_it():
-    written = as_cloud_event(SENT, "/shop", "binary")
+    written = as_cloud_event(SENT, "/shop")
     changed = {**written.headers, "cloudEvents_id": "another"}
     assert CloudEvents()(replace(arrived(written), headers=changed)).id == ids.derive("cloudevents", "/shop", "another")  # type: ignore[union-attr]

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import DecodeError, Message
+from outboxkit.codec.compression import INFLATED_LIMIT
 from outboxkit.codec.envelopes import READERS, Envelope, reader_for
 from outboxkit.codec.envelopes.envelope import Reader, read_with
 from outboxkit.codec.headers import carried, encode_foreign_headers
 from outboxkit.codec.rows import decode_headers, to_row
-from outboxkit.compression import INFLATED_LIMIT
 from tests.unit.codec.envelopes import samples
 from tests.unit.shop import message
 

@@ -1,7 +1,6 @@
 """How a run ends."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -67,16 +66,6 @@ async def test_a_refused_request_keeps_its_finished_steps(served: Served):
     served.act = None
     assert (await served.post()).status_code == 201
     assert len(served.calls) == 1
-
-
-async def test_a_conflict_is_remembered(served: Served):
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        await respond(send, 409, b"sold out")
-
-    served.act = refuse
-    answers = [await served.post() for _ in range(2)]
-    assert [(answer.status_code, answer.content) for answer in answers] == [(409, b"sold out")] * 2
-    assert served.runs == 1
 
 
 async def test_an_answer_in_pieces_is_sent_as_one(served: Served):
@@ -204,16 +193,6 @@ async def test_a_step_of_a_run_that_lost_its_lease_ends_it(served: Served):
     assert lost == [True]
 
 
-async def test_a_lease_that_nobody_took_is_good_after_its_end(served: Served):
-    async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await lose_lease(served)
-        await respond(send, 201, b"late")
-
-    served.act = slow
-    assert (await served.post()).status_code == 201
-    assert (await served.post()).content == b"late"
-
-
 async def test_what_runs_behind_the_answer_does_not_change_it(served: Served):
     async def act(scope: Any, receive: Any, send: Any) -> None:
         await respond(send, 201, b"done")
@@ -232,12 +211,3 @@ async def test_no_answer_at_all_is_an_error(served: Served):
     assert (await served.post()).status_code == 500
     served.act = None
     assert (await served.post()).status_code == 201
-
-
-async def test_an_expired_answer_is_forgotten(served: Served):
-    served.rules["retention"] = timedelta(hours=1)
-    await served.post()
-    async with served.sessions() as session:
-        await session.execute(text("UPDATE outboxkit_idempotency SET expires_at = '2020-01-01 00:00:00.000000'"))
-        await session.commit()
-    assert "idempotency-replayed" not in (await served.post()).headers

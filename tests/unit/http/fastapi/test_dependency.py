@@ -9,7 +9,6 @@ from sqlalchemy import event, select
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.http import problems
 from outboxkit.http.fastapi import Idempotent
 from outboxkit.tables import idempotency
 from tests.unit.http.fastapi.conftest import Shop
@@ -31,21 +30,6 @@ def get_session() -> Session:
 def test_what_cannot_be_used_is_refused(given: dict[str, Any], named: str):
     with pytest.raises(ConfigurationError, match=named):
         Idempotent(**{"session": get_session, "principal": None, **given})
-
-
-@pytest.mark.parametrize("known", [None, "", 7])
-async def test_a_caller_without_a_name_is_a_defect(shop: Shop, known: object):
-    shop.serve(principal=lambda: known)
-    assert (await shop.post()).status_code == 500
-    assert shop.runs == []
-
-
-async def test_a_caller_that_is_not_known_is_told_so_first(shop: Shop):
-    def nobody() -> str:
-        raise HTTPException(401)
-
-    shop.serve(principal=nobody)
-    assert (await shop.post(key=None)).status_code == 401
 
 
 async def test_an_announced_length_of_any_kind_is_none_or_too_large(shop: Shop):
@@ -88,25 +72,6 @@ async def test_who_may_ask_is_checked_in_front_of_idempotent_or_a_replay_does_no
     allowed = False
     replay = await shop.post()
     assert replay.status_code == (200 if place == "behind" else 403), "the order of the list is the order of the checks"
-
-
-async def test_without_a_principal_the_key_is_nobodys_own(shop: Shop):
-    shop.serve(principal=None)
-    await shop.post(headers={"X-User": "ada"})
-    assert (await shop.post(headers={"X-User": "bob"})).headers["idempotency-replayed"] == "true"
-
-
-async def test_a_key_may_be_bare_or_quoted_but_not_twice_there(shop: Shop):
-    shop.serve()
-    await shop.post(key="k-1")
-    assert (await shop.post(key='"k-1"')).headers["idempotency-replayed"] == "true"
-    assert (await shop.post(key="no key")).json()["type"] == problems.TYPES + "key-invalid"
-
-
-async def test_the_query_is_a_part_of_the_request(shop: Shop):
-    shop.serve()
-    await shop.post(path="/orders?a=1")
-    assert (await shop.post(path="/orders?a=2")).status_code == 422
 
 
 async def test_a_session_for_each_thread_is_refused(shop: Shop):
@@ -159,3 +124,26 @@ async def test_the_ledger_is_asked_in_the_words_of_the_route(shop: Shop):
         row = connection.execute(select(idempotency)).one()
     assert (row.scope, row.principal, row.key, row.state) == ("PATCH /orders/{number}", "ada", "k", "done")
     assert row.expires_at - row.created_at == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("template", "first", "second"),
+    [
+        ("/orders/{order}/pay", "/orders/7/pay", "/orders/o/pay"),
+        ("/orders/{order}/pay", "/orders/7/pay", "/orders/orders/pay"),
+        ("/numbers/{number:int}", "/numbers/7", "/numbers/008"),
+    ],
+)
+async def test_a_key_is_for_one_request_of_all_values_in_the_path(shop: Shop, template: str, first: str, second: str):
+    """Also of values that read like another piece of the path, or otherwise than they are written there."""
+    idempotent = Idempotent(session=shop.get_session, principal=None)
+
+    @shop.app.post(template, dependencies=[Depends(idempotent)])
+    def pay(session: Annotated[Session, Depends(shop.get_session)]) -> str:
+        return "paid"
+
+    import httpx
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
+        key = {"Idempotency-Key": "k"}
+        assert [(await client.post(path, headers=key)).status_code for path in (first, second)] == [200, 422]

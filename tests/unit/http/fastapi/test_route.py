@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -31,26 +31,6 @@ async def test_the_answer_leaves_after_the_commit(shop: Shop):
     await shop.post()
     await shop.post()
     assert seen == [1], "once, after the commit, and not at a replay"
-
-
-async def test_two_callers_with_one_key_are_two_requests(shop: Shop):
-    shop.serve()
-    for user in ("ada", "bob"):
-        answer = await shop.post(headers={"X-User": user})
-        assert "idempotency-replayed" not in answer.headers
-    assert shop.count() == 2
-
-
-async def test_without_a_key_that_is_not_required_the_work_is_committed_every_time(shop: Shop):
-    shop.serve(required=False)
-    for _ in range(2):
-        answer = await shop.post(key=None)
-        assert answer.status_code == 201
-        assert "idempotency-expires" not in answer.headers
-    assert shop.count() == 2
-    shop.act = lambda *_: JSONResponse({}, 503)
-    await shop.post(key=None)
-    assert shop.count() == 2, "what would not be remembered is rolled back"
 
 
 async def test_the_body_is_limited_and_still_readable_by_the_applications_error_handlers(shop: Shop):

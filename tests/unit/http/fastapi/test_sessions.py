@@ -1,6 +1,8 @@
 """Sessions of either colour."""
 
 import threading
+from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -8,10 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.http.fastapi import _on, _remember, _usable
-from outboxkit.http.ledger import Fresh, Mismatch, Replay, Response
+from outboxkit.http.fastapi import _anew, _on, _usable
+from outboxkit.http.ledger import Response
+from outboxkit.http.request import RequestKey, Rules
+from outboxkit.http.run import Run
 
-QUESTION = {"scope": "POST /orders", "principal": "ada", "key": "k", "fingerprint": b"f" * 32}
+QUESTION = "POST /orders", "k", b"f" * 32
 ANSWER = Response(409, (), b"sold out")
 
 
@@ -39,9 +43,17 @@ def test_what_is_no_session_is_refused(engine: Engine):
 
 
 def test_an_answer_alone_is_remembered_once(engine: Engine):
+    run, other = (
+        Run(Rules(), RequestKey(*QUESTION), "ada"),
+        Run(Rules(), RequestKey("POST /orders", "k", b"g" * 32), "ada"),
+    )
     with Session(engine) as session:
-        assert isinstance(_remember(session, question=QUESTION, response=ANSWER), Fresh)
-        found = _remember(session, question=QUESTION, response=Response(404))
-        assert isinstance(found, Replay)
-        assert found.response == ANSWER
-        assert _remember(session, question=QUESTION | {"fingerprint": b"g" * 32}, response=ANSWER) == Mismatch()
+
+        def remember(run: Run, response: Response) -> Any:
+            return _anew(session, call=partial(run.remember, status=response.status, whole=lambda: response))
+
+        assert [name for name, _ in remember(run, ANSWER)] == ["Idempotency-Expires"]
+        found = remember(run, Response(404))
+        assert isinstance(found, Response)
+        assert (found.status, found.body) == (ANSWER.status, ANSWER.body)
+        assert remember(other, ANSWER) == ()

@@ -9,10 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp.header import ContentHeader
 
-from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, HEADER_OVERHEAD, Encoder
 from outboxkit.codec import headers as own
-from outboxkit.codec.headers import MAX_DEPTH, carried
+from outboxkit.codec.headers import MAX_DEPTH, DeliveryHeaders, carried, read_delivery_headers, without_own
 from outboxkit.codec.rows import decode_headers
 from outboxkit.message import Message
 from outboxkit.operators.deadletters import refusal
@@ -44,7 +43,7 @@ def written(kept: dict[str, object]) -> dict[str, Any]:
     assert len(pieces[2]) + HEADER_OVERHEAD + FRAME_OVERHEAD <= FRAME_MAX
     header = ContentHeader()
     header.unmarshal(pieces[1][8:] + pieces[2])
-    return reserved.without(header.properties.headers)
+    return without_own(header.properties.headers)
 
 
 JSON = st.recursive(
@@ -64,14 +63,14 @@ def test_the_relay_can_publish_them_whatever_they_are(found: dict[str, object]):
 
 
 def test_what_amqp_carries_stays_as_it_is():
-    found = {"text": "grüße", "none": None, "yes": True, "int": -(2**63), "float": 1 / 3, "list": [1, ["a", 0.5]]}
+    found = {"text": "grüße", "none": None, "yes": True, "int": -(2**63), "float": 1 / 3, "list": [1, ["a", 5]]}
     found |= {"table": {"a": {"b": None}}, "n" * 128: 1}
     assert carried(found) == found == written(found)
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(2**63, str(2**63)), ([2**64], [str(2**64)]), ([1 / 3], [repr(1 / 3)]), ({"a": 1e308}, {"a": "1e+308"})],
+    [(2**63, str(2**63)), ([2**64], [str(2**64)]), ([0.5], ["0.5"]), ({"a": 1e308}, {"a": "1e+308"})],
 )
 def test_numbers_that_do_not_fit_become_text(value: object, text: object):
     assert carried({"a": value}) == {"a": text}
@@ -92,10 +91,8 @@ def test_what_is_deeper_than_any_driver_reads_becomes_text():
 def test_the_handler_that_gave_it_up_is_named_beside_them():
     found = refusal.of_replay(letter(b'{"tenant":"a"}', handler="SendReceipt"), accepted_at=NOW)
     kept = decode_headers(found)
-    assert reserved.without(kept) == {"tenant": "a"}
-    assert reserved.read_delivery_headers(kept) == reserved.DeliveryHeaders(
-        handlers=("SendReceipt",), accepted_at=NOW, replayed=True
-    )
+    assert without_own(kept) == {"tenant": "a"}
+    assert read_delivery_headers(kept) == DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW, replayed=True)
 
 
 @pytest.mark.parametrize("stored", [b"{", b"[]", b"\xff", b'{"a":1e999}', b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"])

@@ -1,13 +1,14 @@
 """Dead letters, found and counted. tests/integration/operators/test_deadletters.py tests what resolving does."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.errors.wording import Count
+from outboxkit.errors.figures import Count
 from outboxkit.operators.deadletters import DeadLetters, Refusal, Resolved, Selection
 from tests.integration.operators.dead_rows import LONG_AGO, dead, fill, outbox_rows, waiting
 
@@ -56,13 +57,37 @@ async def test_a_survey_tells_what_waits(engine: Engine, async_engine: AsyncEngi
     survey = await DeadLetters(async_engine).survey(Selection())
     assert (survey.count, survey.replayable, survey.upto) == (4, 3, 4)
     assert survey.refusals == {Refusal.NO_QUEUE: 1}
-    assert (survey.keys, survey.waiting) == (2, 2)
-    assert survey.kinds[0] == (("outbox", "OrderConfirmed", "rejected"), 2)
-    assert {kind[:2]: survey.replayable_of(kind) for kind, _ in survey.kinds} == {
+    assert (survey.keys, survey.waiting) == (2, Count(2))
+    assert survey.kinds[0] == (("outbox", "OrderConfirmed", "rejected"), 2, 2)
+    assert {kind[:2]: replayable for kind, _, replayable in survey.kinds} == {
         ("outbox", "OrderConfirmed"): 2,
         ("outbox", "ParcelSent"): 1,
         ("inbox", "OrderConfirmed"): 0,
     }
+
+
+async def test_a_window_bounds_what_is_read_and_leads_on_where_it_ended(engine: Engine, async_engine: AsyncEngine):
+    times = {place: LONG_AGO + place * SECOND for place in range(1, 8)}
+    fill(engine, [dead(place, dead_at=at, type="Old" if place < 4 else "New", key="a") for place, at in times.items()])
+    letters, places, ends = DeadLetters(async_engine), list[int](), 0
+    selection = Selection(reason="rejected", key="a")
+    while True:
+        page = await letters.find(selection, limit=10, window=3)
+        places += [row.position for row in page.rows]
+        if page.end is None:
+            break
+        selection, ends = replace(selection, after=page.end), ends + 1
+    assert (places, ends) == ([7, 6, 5, 4, 3, 2, 1], 2)
+    groups = await letters.group(Selection(side="outbox"), "type", limit=10, window=5)
+    assert [(row.value, row.rows) for row in groups.rows] == [("New", 4), ("Old", 1)]
+    assert groups.end is not None
+    survey = await letters.survey(Selection(reason="rejected"), window=5)
+    assert (survey.count, survey.upto) == (5, 7)
+    assert survey.end is not None
+    survey = await letters.survey(Selection(type="Old"), window=4)  # an index leads to them, so all are read
+    assert (survey.count, survey.end) == (3, None)
+    named = await letters.find(Selection(numbers=(1, 2, 3)), limit=10, window=1)
+    assert len(named.rows) == 3
 
 
 async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncEngine):
@@ -72,6 +97,8 @@ async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncE
     async def sleep(_: float) -> None:
         stop.set()
 
-    await DeadLetters(async_engine, rate=2.0, monotonic=lambda: 0.0, sleep=sleep).replay(Selection(), stop, done)
+    await DeadLetters(async_engine, rate=2.0, monotonic=lambda: 0.0, sleep=sleep).resolve(
+        "replayed", Selection(), stop, done
+    )
     assert (done.count, done.complete) == (2, False)
     assert outbox_rows(engine).keys() == {1, 2}

@@ -30,9 +30,9 @@ def database_url(sqlite_url: str) -> str:
 
 
 def one_of_each(_: Database) -> Iterator[Diagnosis]:
-    yield finding("standby-asynchronous", standbys=("b", "c"))
+    yield finding("due-far", to="", due="2027", days=90)
     yield finding("effect-unknown", calls="1 call")
-    yield finding("queue-stalled", queue="q", held="1", waiting="2 wait")
+    yield finding("paused", pause="p")
     yield finding("slot-unused", slot="s", size="2 MB")
 
 

@@ -14,7 +14,7 @@ UPCAST = "@upcast('Shipped', 1)\ndef change(document):\n    return {'number': st
 RAISE = "raise the version, @event('Shipped', version=2), and write @upcast('Shipped', 1) for messages of version 1"
 OR_DEFAULT = ", or give the field a default"
 FIRST = "deploy consumers first: an old one may not read it"
-BIND = "deploy consumers first: a queue that is not bound to 'Sent' yet misses what is published"
+BIND = "deploy consumers first: until then its messages wait there for a handler"
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_every_type_has_a_folder_of_its_own_inside(folder: Folder, type_: str):
 def test_other_files_are_left_alone(folder: Folder):
     assert (folder.types(), folder.versions("Shipped")) == ([], {})
     export(folder, event_with("number: int"))
-    folder.asyncapi.write_text("{}")
+    (folder.path / "notes.json").write_text("{}")
     (folder.path / "notes").mkdir()
     for name in ("01.json", "x.json", "2.txt", "٢.json"):
         (folder.path / "Shipped" / name).write_text("no")

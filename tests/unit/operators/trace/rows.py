@@ -36,12 +36,13 @@ def letter(id_: str = "m", number: int = 3, **more: Any) -> Any:
 
 
 def handled(id_: str = "m", handler: str = "H", **more: Any) -> Any:
-    known = {"type": "OrderConfirmed", "processed_at": NOW + SECOND, "attempts": 1, "duration_ms": None}
+    known = {"type": "OrderConfirmed", "processed_at": NOW + SECOND, "attempts": 1}
     return SimpleNamespace(message_id=id_, handler=handler, **known | more)
 
 
-def crashes(id_: str = "m", starts: int = 1, failures: int = 0) -> Any:
-    return SimpleNamespace(message_id=id_, queue="q", starts=starts, failures=failures, touched_at=NOW)
+def crashes(id_: str = "m", starts: int = 1, failures: int = 0, **more: Any) -> Any:
+    known = {"queue": "q", "starts": starts, "failures": failures, "touched_at": NOW, "handler": None, "error": None}
+    return SimpleNamespace(message_id=id_, **known | {"type": None, "key": None} | more)
 
 
 def registered(handler: str = "H", queue: str = "q", **more: Any) -> KnownHandler:
@@ -59,7 +60,8 @@ def database(*rows: Any, name: str = DATABASE, around: Surroundings | None = Non
             made.waiting[row.position] = row
             made.around[row.position] = around or Surroundings()
         else:
-            (made.handled if hasattr(row, "processed_at") else made.crashes).append(row)
+            made.handled += [row] if hasattr(row, "processed_at") else []
+            made.crashes |= {} if hasattr(row, "processed_at") else {(row.queue, row.message_id): row}
     return made
 
 

@@ -45,7 +45,7 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             Surroundings(parking=PARKING, held=FAILED),
             "parked",
             "parked by dead letter 3",
-            "dead replay --key order-1",
+            "dead replay --side outbox --key order-1",
         ),
         (
             {},
@@ -74,10 +74,16 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             Surroundings(parking=PARKING),
             "parked",
             "its key order-1 is parked by dead letter 3, message m-0, rejected: too large",
-            "dead replay --key order-1",
+            "dead replay --side outbox --key order-1",
         ),
         ({"held": True, "due_at": PARKED}, Surroundings(), "parked", "no open dead letter parks it any more", ""),
-        ({}, Surroundings(parking=PARKING), "parked", "is parked by dead letter 3", "dead replay --key order-1"),
+        (
+            {},
+            Surroundings(parking=PARKING),
+            "parked",
+            "is parked by dead letter 3",
+            "dead replay --side outbox --key order-1",
+        ),
         (
             {"due_at": NOW + SECOND},
             Surroundings(),

@@ -1,5 +1,6 @@
 """Brokers and destinations with a fault each, and the case of the suite that is there to find it."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -7,7 +8,7 @@ from typing import Any
 
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Subscriber, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.message import Message
 from outboxkit.testing.conformance import publishing, receiving
 
@@ -124,6 +125,10 @@ def cannot_be_closed_twice(publisher: type[Any]) -> type[Any]:
     return CannotBeClosedTwice
 
 
+def shows_its_password(publisher: type[Any]) -> type[Any]:
+    return type("ShowsItsPassword", (publisher,), {"address": "amqp://shop:secret@broker/"})
+
+
 SHARED: dict[Any, Callable[[type[Any]], type[Any]]] = {
     publishing.a_confirmed_message_arrives_as_it_was: forgets_the_key,
     publishing.messages_of_a_key_arrive_in_order_among_others: mixes_up_the_order,
@@ -131,6 +136,7 @@ SHARED: dict[Any, Callable[[type[Any]], type[Any]]] = {
     publishing.one_id_twice_in_a_batch_has_two_receipts: answers_once_per_id,
     publishing.a_large_batch_of_large_messages_arrives_whole: cuts_bodies,
     publishing.publishers_do_not_get_into_each_others_way: shares_one_batch,
+    publishing.a_connected_publisher_is_in_no_trouble: shows_its_password,
     publishing.a_closed_publisher_can_connect_again: cannot_be_closed_twice,
 }
 
@@ -215,11 +221,19 @@ class NeverClimbs(MemorySubscriber):
     def delays(self, value: Sequence[timedelta]) -> None: ...
 
 
+class IsNotWoken(MemorySubscriber):
+    async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
+        if wait and not self.queue.ready:
+            await asyncio.Event().wait()
+        return await super().receive(wait=wait)
+
+
 FAULTS = {case: Memory(fault(MemoryPublisher)) for case, fault in SHARED.items()} | {
     publishing.an_unroutable_message_is_no_confirmed_one: Memory(AnswersById),
     publishing.an_addressed_message_goes_to_its_queue_alone: Memory(knows_no_address(MemoryPublisher)),
     publishing.every_queue_gets_its_copy: Memory(subscriber=SharesOneQueue),
     receiving.an_empty_queue_says_so: Memory(subscriber=NeverLooks),
+    receiving.one_that_waits_gets_what_comes_later: Memory(subscriber=IsNotWoken),
     receiving.a_released_message_comes_again_as_the_same_attempt: Memory(subscriber=CountsAReleaseAsAnAttempt),
     receiving.what_is_not_acked_comes_again_after_a_disconnect: Memory(subscriber=LosesWhatIsNotAcked),
     receiving.a_retried_message_comes_later_as_the_next_attempt: Memory(subscriber=NeverClimbs),

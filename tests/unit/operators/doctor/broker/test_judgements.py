@@ -8,10 +8,18 @@ import pytest
 
 from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER
 from outboxkit.consumer.membership import Agreement
-from outboxkit.operators.doctor.broker import access, limits, queues
+from outboxkit.operators.doctor.broker import checks
 from outboxkit.operators.doctor.broker.expected import ExpectedBroker, ExpectedQueue, TableFacts, with_facts
-from outboxkit.operators.doctor.broker.inspection import BrokerRefusal, Denied, Depth
-from outboxkit.operators.doctor.broker.snapshot import ApiReports, Bound, QueueReport, Rights, Snapshot, numbers_of
+from outboxkit.operators.doctor.broker.snapshot import (
+    ApiReports,
+    Bound,
+    BrokerRefusal,
+    Depth,
+    QueueReport,
+    Rights,
+    Snapshot,
+    numbers_of,
+)
 from outboxkit.operators.findings import Diagnosis, Severity
 from outboxkit.runtime.sources import Shards
 
@@ -34,7 +42,7 @@ def codes(findings: Any) -> dict[str, Severity]:
 
 def test_retry_queues_that_are_there_need_not_be_declared():
     expected = replace(EXPECTED, queues=(ExpectedQueue(name="billing"),), delays=(timedelta(seconds=10),))
-    rights = access.rights_to_work(expected, is_shared=True)
+    rights = checks.rights_to_work(expected, is_shared=True)
     assert set(rights.configure) == {"outboxkit", "billing", "billing.dead"}
     assert set(rights.write) == {"outboxkit", "billing", "amq.default", "outboxkit.delay.10s"}
     assert set(rights.read) == {"outboxkit", "billing", "billing.dead", "outboxkit.retry"}
@@ -52,7 +60,7 @@ def test_retry_queues_that_are_there_need_not_be_declared():
     ],
 )
 def test_rights_are_searched_for(pattern: str, name: str, expected: bool):
-    assert access.allows(Rights("shop", pattern, "", ""), "configure", name) is expected
+    assert checks.allows(Rights("shop", pattern, "", ""), "configure", name) is expected
 
 
 @pytest.mark.parametrize(
@@ -68,12 +76,12 @@ def test_rights_are_searched_for(pattern: str, name: str, expected: bool):
 )
 def test_delivery_limits(version: str, arguments: dict[str, Any], expected: dict[str, Severity]):
     queue = QueueReport("billing", "quorum", arguments)
-    assert codes(limits.of_limits(look(version, queues={"billing": queue}))) == expected
+    assert codes(checks.of_limits(look(version, queues={"billing": queue}))) == expected
 
 
 def test_a_policy_is_for_one_queue_and_its_command_can_be_pasted():
     queue = QueueReport("billing v1.2", "quorum")
-    (finding,) = limits.of_limits(look("4.1.0", queues={"billing v1.2": queue}))
+    (finding,) = checks.of_limits(look("4.1.0", queues={"billing v1.2": queue}))
     assert r" --apply-to queues 'billing v1.2-deliveries' '^billing\ v1\.2$' '{" in finding.commands[0]
 
 
@@ -89,7 +97,7 @@ def test_an_old_queue_tells_of_a_consumer_of_the_wrong_type(types: tuple[str, ..
     old, bound = QueueReport("old", messages_ready=1), Bound("outboxkit", "old", "queue", "OrderConfirmed")
     found = look(queues={"old": old}, bindings=(bound,))
     expected = replace(EXPECTED, queues=(ExpectedQueue(name="billing", types=types),))
-    (finding,) = queues.of_consumers(replace(found, expected=expected))
+    (finding,) = checks.of_consumers(replace(found, expected=expected))
     assert finding.what == f"Nobody consumes queue 'old', and 1 message waits there.{text}"
     assert codes([finding]) == {"queue-unconsumed": Severity.WARNING}
 
@@ -107,21 +115,21 @@ def split(**facts: Any) -> Snapshot:
 
 
 def test_a_shard_is_consumed_with_the_others_and_never_deleted_or_forgotten_alone():
-    gone, many_at_once = BrokerRefusal(Denied.MISSING, "gone"), BrokerRefusal(Denied.DIFFERENT, SINGLE_ACTIVE_CONSUMER)
+    gone, many_at_once = BrokerRefusal("missing", "gone"), BrokerRefusal("different", SINGLE_ACTIVE_CONSUMER)
     seen = replace(
         split(),
         depths={"steps": Depth(0, 0), "steps.2.0": Depth(3, 0), "steps.2.1": gone},
         differences=dict.fromkeys(("steps", "steps.2.0"), many_at_once),
     )
-    found = {each.code: each for each in [*queues.of_queues(seen), *queues.of_consumers(seen)]}
+    found = {each.code: each for each in [*checks.of_queues(seen), *checks.of_consumers(seen)]}
     for code in ("queue-missing", "queue-kind", "queue-unconsumed"):
         assert found[code].commands == (SPLIT_CONSUMER,)
     assert "no 'steps.2.1'" in found["queue-missing"].what
     assert "Queue 'steps', 'steps.2.0' is not as" in found["queue-kind"].what
-    assert "consumes queue 'steps', 'steps.2.0', and 3 messages wait" in found["queue-unconsumed"].what
-    assert len(list(queues.of_consumers(seen))) == 1
+    assert "consumes queues 'steps', 'steps.2.0', and 3 messages wait" in found["queue-unconsumed"].what
+    assert len(list(checks.of_consumers(seen))) == 1
 
 
 def test_rights_of_a_split_queue_have_the_exchange_that_divides_it():
-    needed = access.rights_to_work(split().expected)
+    needed = checks.rights_to_work(split().expected)
     assert all("steps.2" in names for names in (needed.configure, needed.write, needed.read))

@@ -15,7 +15,6 @@ from outboxkit.operators.doctor.broker.management import Management
 from tests.support.polling import eventually_async
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-DATE = b"Date: Sun, 01 Mar 2026 12:00:00 GMT\r\n"
 
 
 @asynccontextmanager

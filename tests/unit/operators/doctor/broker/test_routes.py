@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit.operators.doctor.broker.routes import routed
+from outboxkit.operators.doctor.broker.checks import routed
 from outboxkit.operators.doctor.broker.snapshot import ApiReports, Bound, ExchangeReport
 
 EXCHANGES = (

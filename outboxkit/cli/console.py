@@ -1,0 +1,64 @@
+"""`outboxkit console`: the page for operators, on this machine alone."""
+
+import asyncio
+import getpass
+import sys
+from typing import Annotated
+
+import typer
+
+from outboxkit.cli.options import By, url_of_option, with_options
+from outboxkit.runtime import process
+from outboxkit.runtime.settings import Settings
+
+PORT = 8321
+
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", metavar="PORT", min=0, max=65535, show_default=True, help="Of 127.0.0.1; 0 is any free one."
+    ),
+]
+Payload = Annotated[bool, typer.Option("--payload", help="Show what is in messages: payloads and headers.")]
+Operate = Annotated[bool, typer.Option("--operate", help="Allow what changes something.")]
+Also = Annotated[
+    list[str] | None,
+    typer.Option("--also", metavar="URL|@FILE", help="Follow messages into this database; may be repeated."),
+]
+
+
+@with_options("database_url")
+def console(
+    settings: Settings, *, port: Port = PORT, payload: Payload = False, operate: Operate = False, also: Also = None,
+    by: By = None,
+) -> None:  # fmt: skip
+    """Serve the page for operators on this machine, until Ctrl-C. Open the link that it prints, which works once.
+
+    It only reads, without payloads, unless an option says otherwise.
+
+    Example: outboxkit console --payload
+    """
+    from outboxkit.console import serving  # noqa: PLC0415 - an extra
+
+    page = serving.serve(
+        settings,
+        port=port,
+        user=by or account(),
+        may=("read", *(("payload",) if payload else ()), *(("operate",) if operate else ())),
+        also=[url_of_option("--also", value) for value in also or []],
+        say=lambda link: typer.echo(f"The console is at {link}\nThe link works once. Ctrl-C ends the console."),
+    )
+
+    async def service(stop: asyncio.Event) -> int:
+        await page(stop)
+        return 0
+
+    sys.exit(process.leave(process.run(service, shutdown_timeout=settings.shutdown_timeout)))
+
+
+def account() -> str:
+    """The name of the account that runs this process, for the audit trail."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "console"

@@ -1,0 +1,110 @@
+"""The dead letters that a command is about: its filters, and its arguments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar
+
+import typer
+from sqlalchemy import Row
+
+from outboxkit.cli.options import Key, Type, duration
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.failures import printable
+from outboxkit.operators.deadletters import Selection
+
+SIDES = ("outbox", "inbox")
+REASONS = (
+    *("unroutable", "rejected", "expired"),
+    *("failed", "undecodable", "malformed", "no handler", "stale", "crash", "dropped", "newer version"),
+)
+"""The reasons of a relay, and those of a consumer."""
+LARGEST = 2**63 - 1
+DIGITS = len(str(LARGEST))
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="NAME", help="Only this reason, such as rejected or unroutable.")
+]
+Side = Annotated[str | None, typer.Option("--side", metavar="outbox|inbox", help="Only this side.")]
+Destination = Annotated[
+    str | None, typer.Option("--destination", metavar="NAME", help="Only messages to this destination.")
+]
+Handler = Annotated[str | None, typer.Option("--handler", metavar="NAME", help="Only of this handler.")]
+ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only with this text in the error.")]
+Older = Annotated[
+    str | None, typer.Option("--older-than", metavar="DURATION", help="Only older dead letters, such as 2h or 7d.")
+]
+Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", help="Only newer dead letters.")]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The filters of a command; ages become moments by the database's clock."""
+
+    PANEL: ClassVar = "Filters"
+    type_: Type = None
+    key: Key = None
+    reason: Reason = None
+    side: Side = None
+    destination_: Destination = None
+    handler: Handler = None
+    error: ErrorText = None
+    older_than: Older = None
+    newer_than: Newer = None
+
+    def __post_init__(self) -> None:
+        if self.side not in (*SIDES, None):
+            raise ConfigurationError(f"--side is {self.side!r}: {' or '.join(SIDES)} is accepted")
+        if self.reason not in (*REASONS, None):
+            reason = printable(repr(self.reason), 60)
+            raise ConfigurationError(f"--reason is {reason}: {', '.join(REASONS)} are accepted")
+        if "" in (self.handler, self.error):
+            name = "--handler" if self.handler == "" else "--error"
+            raise ConfigurationError(f"{name} is empty, as an unset variable of a shell is: a text is accepted")
+        self.age("older_than"), self.age("newer_than")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no filter at all."""
+        return all(value is None for value in vars(self).values())
+
+    def age(self, name: str) -> timedelta | None:
+        """The age that one of the two fields has."""
+        text = getattr(self, name)
+        return None if text is None else duration(f"--{name.replace('_', '-')}", text)
+
+    def selection(self, now: datetime, *, resolved: bool = False) -> Selection:
+        """The selection of these filters."""
+        older, newer = self.age("older_than"), self.age("newer_than")
+        return Selection(
+            type=self.type_,
+            key=self.key,
+            reason=self.reason,
+            side=self.side,
+            destination=self.destination_,
+            handler=self.handler,
+            error=self.error,
+            before=None if older is None else now - older,
+            since=None if newer is None else now - newer,
+            resolved=resolved,
+        )
+
+
+def named(selection: Selection, ids: Sequence[str]) -> Selection:
+    """The selection with these dead letters: digits are a dead letter's number, all else is a message id."""
+    numbers = tuple(int(one) for one in ids if is_number(one))
+    return replace(selection, numbers=numbers, message_ids=tuple(one for one in ids if not is_number(one)))
+
+
+def is_number(argument: str) -> bool:
+    """Whether an argument is a dead letter's number."""
+    return len(argument) <= DIGITS and argument.isascii() and argument.isdigit() and int(argument) <= LARGEST
+
+
+def refuse_missing(ids: Sequence[str], rows: Sequence[Row[Any]]) -> None:
+    """Refuse arguments that name none of these dead letters."""
+    known = {name for row in rows for name in (str(row.id), row.message_id)}
+    if missing := [one for one in ids if one not in known]:
+        names = ", ".join(map(repr, missing[:5])) + (" …" if len(missing) > 5 else "")
+        raise ConfigurationError(
+            f"no dead letter is {names}; a number or a message id from `outboxkit dead list --all` is accepted"
+        )

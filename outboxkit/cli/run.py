@@ -1,0 +1,217 @@
+"""`outboxkit run`: relay, consumer and retention in one process, with a SQLite file if no server is named."""
+
+import asyncio
+import logging
+import shlex
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from math import ceil
+from typing import Annotated, Protocol
+
+import typer
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import defaults, schema
+from outboxkit.cli.connections import connected
+from outboxkit.cli.console import account
+from outboxkit.cli.options import with_options
+from outboxkit.cli.workers import (
+    INCOMPLETE,
+    Drain,
+    Modules,
+    Processes,
+    drain_consumer,
+    drain_relay,
+    show_consumed,
+    show_drained,
+)
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.extras import needs_extra
+from outboxkit.inbox import Handler, Wiring
+from outboxkit.relay import Relay
+from outboxkit.runtime import admin, compose, lifetime, logs, process, supervisor, urls
+from outboxkit.runtime.health import Health
+from outboxkit.runtime.settings import Settings
+from outboxkit.runtime.sources import ConsumedQueue
+from outboxkit.schema import migrations
+
+EMBEDDED = {"database_url": f"sqlite:///{defaults.EMBEDDED_FILE}", "broker_url": f"{process.MEMORY}//"}
+"""What is used if nothing else is set: a file in the current directory, and no broker."""
+PRUNED_EACH = timedelta(hours=1)
+
+Page = Annotated[bool, typer.Option("--console", help="Serve the page for operators, too; it only reads.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Start again when a Python file of this folder changes.")]
+
+
+@with_options("database_url", "broker_url", "queue", logs=True, otherwise=EMBEDDED)
+def run(
+    settings: Settings,
+    modules: Modules,
+    *,
+    drain: Drain = False,
+    processes: Processes = 1,
+    console: Page = False,
+    reload: Reload = False,
+) -> None:
+    """Run relay, consumer and retention in one process: for development and for small services.
+
+    Without settings, messages are kept in the file outboxkit.db of the current directory, and the relay hands them to
+    their handlers in this process. With OUTBOXKIT_DATABASE_URL and OUTBOXKIT_BROKER_URL they go through these servers;
+    the queue is then called like the first module. Missing tables are made.
+
+    Example: outboxkit run shop
+    """
+    if reload and processes > 1:
+        raise ConfigurationError(
+            f"--processes is {processes}, and --reload is for one process while you write code: leave out one of them"
+        )
+    if console and (drain or processes > 1):
+        raise ConfigurationError(
+            "--console is for one process that stays: leave out --drain and --processes, or start `outboxkit console` "
+            "beside it"
+        )
+    if reload and drain:
+        raise ConfigurationError(
+            "--reload runs until it is stopped, and --drain ends by itself: leave out one of the two"
+        )
+    if reload:
+        sys.exit(_reload(settings))
+    if (supervised := supervisor.supervise(settings, processes, drain=drain)) is not None:
+        sys.exit(supervised)
+    handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
+    if settings.queue is None:
+        settings = settings.model_copy(update={"queue": (ConsumedQueue(modules[0].partition(".")[0]),)})
+    service = _drain if drain else partial(_run, console=console)
+    code = process.run(
+        lambda stop: service(settings, handlers, wiring, stop),
+        shutdown_timeout=settings.shutdown_timeout,
+        cancelled=INCOMPLETE if drain else 0,
+    )
+    sys.exit(process.leave(code))
+
+
+def _reload(settings: Settings) -> int:
+    """Run this command without `--reload` in a process of its own, and again after each change of a Python file."""
+    with needs_extra("--reload"):
+        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - an extra
+    logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns of a stop
+    command = shlex.join([sys.executable, "-m", "outboxkit", *(each for each in sys.argv[1:] if each != "--reload")])
+    wait = settings.shutdown_timeout.total_seconds() + lifetime.GIVE_BACK_SECONDS + lifetime.LEFT_SECONDS
+    run_process(
+        ".",
+        target=command,
+        target_type="command",
+        watch_filter=PythonFilter(),
+        callback=lambda changes: logs.logger().info(
+            "files changed, starting again", files=sorted(p for _, p in changes)
+        ),
+        sigint_timeout=ceil(wait),
+    )
+    return 0
+
+
+class _Part(admin.Worker, Protocol):
+    """A relay or a consumer, beside others in the process."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set."""
+
+
+async def _drain(settings: Settings, handlers: Sequence[Handler], wiring: Wiring, stop: asyncio.Event) -> int:
+    """Publish what is due and handle it. The consumer goes first, too: it declares the queue."""
+    await _make_missing_tables(settings)
+    patience = settings.publish_timeout
+    if not _has_broker(settings):
+        async with _in_process(settings, handlers, wiring) as relay:
+            drained = await drain_relay(relay, stop, patience=patience)
+        return show_drained(drained)
+    async with compose.consumer(settings, handlers, wiring=wiring, drain=True) as consumer:
+        before = await drain_consumer(consumer, stop)
+    async with compose.relay(settings) as relay:
+        drained = await drain_relay(relay, stop, patience=patience)
+    code = show_drained(drained)
+    async with compose.consumer(settings, handlers, wiring=wiring, drain=True) as consumer:
+        consumed = await drain_consumer(consumer, stop)
+    return max(code, show_consumed(replace(consumed, outcomes=before.outcomes + consumed.outcomes)))
+
+
+async def _run(
+    settings: Settings, handlers: Sequence[Handler], wiring: Wiring, stop: asyncio.Event, *, console: bool
+) -> int:
+    await _make_missing_tables(settings)
+    async with AsyncExitStack() as stack:
+        workers = list[_Part]()
+        if _has_broker(settings):
+            workers.append(await stack.enter_async_context(compose.consumer(settings, handlers, wiring=wiring)))
+            workers.append(await stack.enter_async_context(compose.relay(settings)))
+        else:
+            workers.append(await stack.enter_async_context(_in_process(settings, handlers, wiring)))
+        retention = await stack.enter_async_context(compose.retention(settings))
+        parts: list[Callable[[asyncio.Event], Awaitable[None]]] = [each.run for each in workers]
+        parts.append(partial(retention.run, interval=PRUNED_EACH))
+        if console:
+            parts.append(_page(settings))
+        async with admin.serving(settings, _Workers(workers)):
+            await lifetime.together(parts, stop, grace=settings.shutdown_timeout)
+    return 0
+
+
+def _page(settings: Settings) -> Callable[[asyncio.Event], Awaitable[None]]:
+    from outboxkit.console import serving  # noqa: PLC0415 - an extra
+
+    return serving.serve(
+        settings,
+        port=0,
+        user=account(),
+        may=("read",),
+        also=(),
+        say=lambda link: typer.echo(f"The console is at {link}\nThe link works once."),
+    )
+
+
+def _has_broker(settings: Settings) -> bool:
+    return not settings.broker_url.get_secret_value().startswith(process.MEMORY)
+
+
+async def _make_missing_tables(settings: Settings) -> None:
+    url = settings.database_url.get_secret_value()
+    async with connected(url, "run") as engine, engine.begin() as connection:
+        if await connection.run_sync(schema.installed) == 0 and (await connection.run_sync(migrations.migrate))[0] == 0:
+            logs.logger().info("the outboxkit tables were made", database=urls.shown(url))
+
+
+@asynccontextmanager
+async def _in_process(settings: Settings, handlers: Sequence[Handler], wiring: Wiring) -> AsyncIterator[Relay]:
+    """A relay that hands each message to its handlers."""
+    from outboxkit.consumer.direct import DirectPublisher  # noqa: PLC0415 - only here
+
+    async with AsyncExitStack() as stack:
+        engine = compose.database(settings, name="outboxkit run", pool_size=1)
+        stack.push_async_callback(engine.dispose)
+        wired = await stack.enter_async_context(wiring.running(handlers))
+        publisher = DirectPublisher(engine, wired, timeout=settings.publish_timeout, retention=settings.inbox_retention)
+        yield await stack.enter_async_context(compose.relay(settings, publisher=publisher))
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """The workers of the process as one, for the admin port."""
+
+    workers: Sequence[_Part]
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """That of the first one: all use the same database."""
+        return self.workers[0].engine
+
+    def health(self) -> Health:
+        """What hinders any of them."""
+        states = [each.health() for each in self.workers]
+        servers = {name: reason for state in states for name, reason in state.servers.items()}
+        servers |= {name: reason for state in states for name, reason in state.servers.items() if reason is not None}
+        relay = states[-1]
+        return Health("run", publishing=relay.publishing, without_turn=relay.without_turn, servers=servers)

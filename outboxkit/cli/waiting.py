@@ -1,0 +1,182 @@
+"""`outboxkit waiting`: list messages that wait for a time, make them due at once, or cancel them."""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from outboxkit.cli.commands import group
+from outboxkit.cli.confirming import ask_first, work_through
+from outboxkit.cli.connections import connected
+from outboxkit.cli.options import AsJson, By, DryRun, Key, Limit, Type, Yes, duration, with_options
+from outboxkit.cli.wording import print_json, print_table
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.figures import in_utc, many, number, printable_name
+from outboxkit.operators.sql.waiting import WaitingSelection
+from outboxkit.operators.waiting import Change, WaitingCounts, change_waiting, find_waiting, survey_waiting
+from outboxkit.runtime.outage import utc_now
+from outboxkit.runtime.settings import Settings
+
+INCOMPLETE = 3
+"""Exit code: the command was stopped before the end."""
+COLUMNS = {
+    **dict.fromkeys(("due", "message id"), "whole"),
+    **dict.fromkeys(("type", "key", "destination", "state"), "folded"),
+}
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids.")]
+After = Annotated[
+    str | None, typer.Option("--due-after", metavar="DURATION", help="Only those due later than in this time: 90d.")
+]
+All = Annotated[bool, typer.Option("--all", help="All waiting messages, without ids or filters.")]
+
+
+@dataclass(frozen=True)
+class WaitingFilters:
+    """The filters of a command; times are from now on."""
+
+    PANEL: ClassVar = "Filters"
+    type_: Type = None
+    key: Key = None
+    due_after: After = None
+
+    def __post_init__(self) -> None:
+        self.selection()  # which refuses a time that cannot be used
+
+    def selection(self, ids: tuple[str, ...] = ()) -> WaitingSelection:
+        """The selection of these filters, or of these ids."""
+        try:
+            after = None if self.due_after is None else utc_now() + duration("--due-after", self.due_after)
+        except OverflowError:
+            accepted = "a time before the year 9999 is accepted"
+            raise ConfigurationError(f"--due-after is {self.due_after!r}: {accepted}") from None
+        return WaitingSelection(ids, self.type_, self.key, after)
+
+
+@with_options("database_url")
+def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """List messages that wait for their time or for a retry, the next due first. Parked ones are `outboxkit dead`'s.
+
+    Example: outboxkit waiting list --due-after 90d
+    """
+
+    async def find() -> Any:
+        async with connected(settings, "waiting") as engine:
+            return await find_waiting(engine, filters.selection(), limit=limit + 1)
+
+    rows, now = asyncio.run(find())
+    if as_json:
+        print_json({"waiting": [dict(row._mapping) for row in rows[:limit]], "more": len(rows) > limit})  # noqa: SLF001 - its public view
+    elif not rows:
+        typer.echo("no message waits" if filters == WaitingFilters() else "no waiting message matches")
+    else:
+        print_table(COLUMNS, (_cells(row, now) for row in rows[:limit]))
+        if len(rows) > limit:
+            typer.echo("and more: --limit shows more of them, filters fewer")
+
+
+def _cells(row: Any, now: datetime) -> tuple[str, ...]:
+    overdue = "overdue" if row.due_at < now - timedelta(minutes=1) else "delayed"
+    error = "" if row.last_error is None else f": {row.last_error}"
+    state = f"held, attempt {row.attempts} failed{error}" if row.held and row.attempts else "held" + error
+    return in_utc(row.due_at), row.message_id, row.type, row.key or "-", row.destination, state if row.held else overdue
+
+
+@with_options("database_url", unlisted="filters")
+def due_now(
+    settings: Settings,
+    filters: WaitingFilters,
+    *,
+    ids: Ids = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    by: By = None,
+) -> None:
+    """Make waiting messages due at once. The relay publishes them within seconds; keys keep their order.
+
+    They are chosen by ids, by the filters of `outboxkit waiting list`, or by --all. Safe to kill and to repeat.
+
+    Example: outboxkit waiting due-now --type InvoiceDue --due-after 90d
+    """
+    _change(settings, "due-now", filters, ids or [], all_=all_, dry_run=dry_run, yes=yes, by=by)
+
+
+@with_options("database_url", unlisted="filters")
+def cancel_waiting(
+    settings: Settings,
+    filters: WaitingFilters,
+    *,
+    ids: Ids = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    by: By = None,
+) -> None:
+    """Delete waiting messages for good, as outbox.cancel does. The audit trail keeps the filter and the count.
+
+    They are chosen as those of `outboxkit waiting due-now`. Safe to kill and to repeat.
+
+    Example: outboxkit waiting cancel 019cbd26-8c00-7d3e-9c6c-2f7b1c3f4a55 --yes
+    """
+    _change(settings, "cancel", filters, ids or [], all_=all_, dry_run=dry_run, yes=yes, by=by)
+
+
+def _change(
+    settings: Settings,
+    change: Change,
+    filters: WaitingFilters,
+    ids: list[str],
+    *,
+    all_: bool,
+    dry_run: bool,
+    yes: bool,
+    by: str | None,
+) -> None:
+    has_filters, verb = filters != WaitingFilters(), "made due" if change == "due-now" else "cancelled"
+    if all_ + bool(ids) + has_filters != 1:
+        wanted = "one of ids, filters such as --type and --due-after, and --all is accepted"
+        raise ConfigurationError(f"{change} which messages? Exactly {wanted}")
+    selection, done, is_complete = filters.selection(tuple(ids)), 0, False
+
+    async def count() -> WaitingCounts:
+        async with connected(settings, "waiting") as engine:
+            return await survey_waiting(engine, selection)
+
+    counts = asyncio.run(count())
+    if counts.count < len(set(ids)):
+        raise ConfigurationError(
+            f"{counts.count} of {len(set(ids))} ids are of messages that wait: the others went out already, or are "
+            "misspelt; `outboxkit waiting list` has those that are accepted"
+        )
+    typer.echo(f"{many(counts.count, 'message')} to be {verb}" + (":" if counts.count else ""))
+    for row in counts.kinds:
+        due = in_utc(row.first) if row.first == row.last else f"{in_utc(row.first)} to {in_utc(row.last)}"
+        typer.echo(f"  {number(row.rows)} {printable_name(row.type)} to {printable_name(row.destination)}, due {due}")
+    if dry_run or not counts.count:
+        return
+    ask_first("Make them due now?" if change == "due-now" else "Cancel them?", verb, yes=yes)
+
+    def count_up(so_far: int) -> None:
+        nonlocal done
+        done = so_far
+
+    async def work(stop: asyncio.Event) -> None:
+        nonlocal is_complete
+        async with connected(settings, "waiting") as engine:
+            await change_waiting(engine, change, selection, stop, upto=counts.upto, by=by, progress=count_up)
+        is_complete = not stop.is_set()
+
+    work_through(settings, verb, counts.count, lambda: done, work, lambda: typer.echo(f"{verb} {number(done)}"))
+    if not is_complete:
+        typer.echo("stopped before the end: the same command goes on", err=True)
+        sys.exit(INCOMPLETE)
+
+
+app = group(
+    "waiting",
+    "0 done, 1 failed, 2 wrong usage or settings, 3 stopped before the end.",
+    **{"list": list_waiting, "due-now": due_now, "cancel": cancel_waiting},
+)

@@ -1,0 +1,130 @@
+"""Messages: a list with filters, one with its way and what is in it, the search, and keys that wait."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, get_args
+
+import msgspec
+from sqlalchemy import Connection
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from outboxkit.console.visit import Visit, decoded, page
+from outboxkit.errors.figures import number
+from outboxkit.operators import messages as reading
+from outboxkit.operators.deadletters import DeadLetters, Selection
+from outboxkit.operators.messages import Choice, MessagePage
+from outboxkit.operators.sql.listing import State, walks_of
+from outboxkit.operators.trace import Trace, TraceQuery, trace_messages
+
+ROWS = 50
+STATES: tuple[State, ...] = get_args(State)
+FILTERS = ("type", "key", "destination", "correlation_id", "prefix")
+_OF_COLUMN: dict[str, Any] = {"position": int, "published_at": datetime, "due_at": datetime}
+
+
+async def messages(visit: Visit) -> Response:
+    """Show a page of messages that wait, or that are kept."""
+    kept = visit.asked("place") == "kept"
+    state = next((each for each in STATES if each == visit.asked("state") and not kept), None)
+    ages = {name: visit.age(name) for name in ("older", "newer")}
+    texts = {name: visit.asked(name) for name in FILTERS}
+    cursor = visit.asked("after")
+
+    def read(connection: Connection) -> MessagePage:
+        now = reading.read_now(connection)
+        before, since = (None if age is None else now - age for age in ages.values())
+        filter_ = Choice(kept=kept, state=state, before=before, since=since, **texts)
+        order = walks_of(filter_)[0].order
+        after = None if cursor is None else _place(cursor, order)
+        return reading.read_page(connection, filter_, after=after, limit=ROWS)
+
+    found = await visit.read(read)
+    return visit.page(
+        "messages.html",
+        found=found,
+        kept=kept,
+        state=state,
+        states=STATES,
+        more=None if found.after is None else msgspec.json.encode(found.after).decode(),
+        bounds=_bounds(found, kept=kept, texts=texts, state=state),
+        is_filtered=any(visit.asked(name) for name in (*FILTERS, "state", "older", "newer")),
+    )
+
+
+def _place(text: str, order: tuple[str, ...]) -> tuple[Any, ...]:
+    kinds: Any = tuple[*(_OF_COLUMN.get(name, str) for name in order)]  # type: ignore[misc]
+    return tuple(decoded(text, kinds, "This link to further rows cannot be read, or belongs to other filters."))
+
+
+def _bounds(found: MessagePage, *, kept: bool, texts: dict[str, str | None], state: str | None) -> str:
+    """How the list was bounded, in a sentence or two."""
+    order = (
+        "The last published first"
+        if kept
+        else "By time of becoming due"
+        if state not in (None, "ready")
+        else "The oldest first"
+    )
+    text = f"{order}, {ROWS} on a page."
+    if found.is_searched:
+        text += f" {number(reading.WINDOW)} rows were searched for these; further ones may match."
+    if texts["key"] is not None and state is None and not kept:
+        text += " Delayed messages of a key are found by their state alone."
+    return text
+
+
+async def message(visit: Visit) -> Response:
+    """Show one message: its way, what it caused, and with the right what is in it."""
+    id_ = visit.asked("id")
+    if id_ is None:
+        raise HTTPException(400, "No id was given: open a message from a list, or search for it.")
+    trace = await _trace(visit, TraceQuery(message_id=id_))
+    content = None
+    if visit.may("payload") and trace.messages:
+        content = await visit.read(reading.read_content, id_)
+    letters: Sequence[Any] = ()
+    if any(each.kind == "dead" for one in trace.messages for each in one.why):
+        letters = (await DeadLetters(visit.console.engine).find(Selection(message_ids=(id_,)), limit=ROWS)).rows
+    shown: dict[str, Any] = {}
+    if content is not None:
+        redaction = visit.console.redaction
+        text, remark = redaction.payload(content.type or "", content.payload, content.content_encoding)
+        shown = {"text": text, "remark": remark, "headers": redaction.headers(content.headers)}
+    return visit.page(
+        "message.html",
+        asked=id_,
+        trace=trace,
+        one=next(iter(trace.messages), None),
+        content=content,
+        letters=letters,
+        shown=shown,
+    )
+
+
+async def search(visit: Visit) -> Response:
+    """Find messages by an id, a key or a correlation id, in this order."""
+    asked = visit.asked("q")
+    if asked is None:
+        return visit.page("search.html", asked="", by="", trace=None)
+    for by in ("message_id", "key", "correlation_id"):
+        query: dict[str, Any] = {by: asked}
+        trace = await _trace(visit, TraceQuery(**query))
+        if trace.messages and by == "message_id":
+            return visit.back_to("message", id=asked)
+        if trace.messages:
+            break
+    return visit.page("search.html", asked=asked, by=by.replace("_", " "), trace=trace)
+
+
+async def _trace(visit: Visit, query: TraceQuery) -> Trace:
+    engines = [visit.console.engine, *visit.console.others]
+    return await trace_messages(engines, query, hides_errors=not visit.may("payload"))
+
+
+async def keys(visit: Visit) -> Response:
+    """Show keys whose messages wait for one of them."""
+    return visit.page("keys.html", keys=await visit.read(reading.read_keys), most=reading.MOST_KEYS)
+
+
+ROUTES = (page("/messages", messages), page("/message", message), page("/search", search), page("/keys", keys))

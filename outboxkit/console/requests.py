@@ -1,0 +1,28 @@
+"""Requests with an idempotency key: state, lease and status of the answer, never what is in it."""
+
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from outboxkit.console.visit import Visit, page
+from outboxkit.operators import requests as ledger
+from outboxkit.operators.messages import read_now
+from outboxkit.operators.requests import STATES, KnownRequest
+
+ROWS = 50
+
+
+async def requests(visit: Visit) -> Response:
+    """Show the requests with a key, or those whose keys expire last."""
+    key, scope = visit.asked("key"), visit.asked("scope")
+    state = next((each for each in STATES if each == visit.asked("state")), None)
+
+    def read(connection: Connection) -> list[KnownRequest]:
+        if key is not None:
+            return ledger.find_requests(connection, key, limit=ROWS)
+        return ledger.list_requests(connection, scope=scope, state=state, limit=ROWS)
+
+    rows, now = await visit.read(read), await visit.read(read_now)
+    return visit.page("requests.html", found=rows, now=now, rows=ROWS, window=ledger.WINDOW, states=STATES, state=state)
+
+
+ROUTES = (page("/requests", requests),)

@@ -1,0 +1,76 @@
+"""Serving the console on this machine alone, for the one who started it."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from outboxkit.console import LinkAccess, console
+from outboxkit.console.access import Right
+from outboxkit.errors import ConfigurationError
+from outboxkit.errors.extras import needs_extra
+from outboxkit.runtime.settings import Settings
+
+with needs_extra("outboxkit console"):
+    import uvicorn
+
+HOST = "127.0.0.1"
+LEAVE_SECONDS = 2
+"""How long a stop waits for requests that are being answered."""
+
+
+class _Server(uvicorn.Server):
+    """A server whose process handles signals."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        """Leave them as they are."""
+        return nullcontext()
+
+
+def serve(
+    settings: Settings, *, port: int, user: str, may: Sequence[Right], also: Sequence[str], say: Callable[[str], None]
+) -> Callable[[asyncio.Event], Awaitable[None]]:
+    """A part of a process that serves the console until its event is set.
+
+    `say` is given the link that lets its first user in.
+
+    Raises:
+        ConfigurationError: the port is taken.
+    """
+    options, listening = _open(settings, port, user, may, also, say)
+    server = _Server(options)
+
+    async def run(stop: asyncio.Event) -> None:
+        async def end() -> None:
+            await stop.wait()
+            server.should_exit = True
+
+        ending = asyncio.create_task(end())
+        with listening:
+            await server.serve(sockets=[listening])
+        ending.cancel()
+
+    return run
+
+
+def _open(
+    settings: Settings, port: int, user: str, may: Sequence[Right], also: Sequence[str], say: Callable[[str], None]
+) -> tuple[uvicorn.Config, socket.socket]:
+    access = LinkAccess(user=user, may=may)
+    app = console(settings.database_url.get_secret_value(), access=access, also=also, settings=settings)
+    try:
+        listening = socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigurationError(
+            f"--port is {port}: {error.strerror}; a free port is accepted, and 0 takes any free one"
+        ) from None
+    say(f"http://{HOST}:{listening.getsockname()[1]}/login?once={access.token}")
+    options = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=LEAVE_SECONDS,
+    )
+    return options, listening

@@ -1,0 +1,366 @@
+"""A request of a user who may read: what a page gets, and the checks before it."""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from outboxkit.console.access import Access, Granting, Right, TokenAccess
+from outboxkit.console.redaction import Redaction
+from outboxkit.console.sessions import FIELD, Sessions, root_of
+from outboxkit.console.shown import TEMPLATES
+from outboxkit.errors.failures import class_of
+from outboxkit.operators.background import Background
+from outboxkit.operators.doctor.installation import Installation
+from outboxkit.runtime import urls
+from outboxkit.runtime.settings import parse_duration
+
+T = TypeVar("T")
+MENU = (
+    ("overview", "Overview"),
+    ("messages", "Messages"),
+    ("dead", "Dead letters"),
+    ("keys", "Keys"),
+    ("workers", "Workers"),
+    ("replay", "Replay"),
+    ("operations", "Operations"),
+    ("requests", "Idempotency keys"),
+    ("retention", "Retention"),
+    ("audit", "Audit"),
+)
+"""The pages of the menu: the names of their routes, and what they are called there."""
+LINKS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "dead-letters": ("dead", {}),
+    "key-parked": ("keys", {}),
+    "type-failing": ("messages", {"state": "held"}),
+    "relay-missing": ("messages", {"state": "ready"}),
+    "relay-stuck": ("messages", {"state": "ready"}),
+}
+"""The page that shows the rows of a finding: its route, and the query."""
+SAFE = ("GET", "HEAD")
+MOST_FORM_BYTES = 256 * 1024
+LONGEST = 255
+"""Bytes of a name in the tables."""
+LARGEST = 2**63 - 1
+"""The largest number of a row."""
+
+
+@dataclass(frozen=True)
+class Console:
+    """What the pages of a console share.
+
+    Attributes:
+        installation: with the engine that reads. Its transactions only read, and their statements end in time.
+        others: engines like that one, on the databases of other services.
+        writer: the engine for operations. It connects when it is used.
+        background: works at operations that take long.
+        access: who may do what.
+        sessions: of browsers.
+        redaction: what is taken out of payloads and headers.
+    """
+
+    installation: Installation
+    others: tuple[AsyncEngine, ...]
+    writer: AsyncEngine
+    background: Background
+    access: Granting
+    sessions: Sessions
+    redaction: Redaction
+
+    @property
+    def operates(self) -> bool:
+        """Whether anybody may operate here, as far as is known."""
+        return not isinstance(self.access, TokenAccess) or self.access.operates
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine that reads."""
+        assert self.installation.engine is not None  # noqa: S101 - it is made with one
+        return self.installation.engine
+
+
+@dataclass
+class Visit:
+    """One request of a user who may read.
+
+    Attributes:
+        request: as Starlette has it.
+        console: what all pages share.
+        access: the user and the rights.
+        cookie: of the session.
+        form: the fields of a POST, which had its token against forged requests, by a user who may operate.
+        name: of the page's route.
+    """
+
+    request: Request
+    console: Console
+    access: Access
+    cookie: str
+    name: str
+    form: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def csrf(self) -> str:
+        """The text that each form of the page sends back."""
+        return self.console.sessions.csrf(self.cookie)
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the user has logged in here, and can log out."""
+        return isinstance(self.console.access, TokenAccess)
+
+    @property
+    def database(self) -> str:
+        """The address of the database, without user and password."""
+        return urls.shown(self.console.engine.url)
+
+    def may(self, right: Right) -> bool:
+        """Whether the user has this right."""
+        return right in self.access.may
+
+    def need(self, right: Right) -> None:
+        """Refuse a user who has not got this right.
+
+        Raises:
+            HTTPException: with status 403.
+        """
+        if not self.may(right):
+            raise HTTPException(403, f"{self.access.user} has not got the right “{right}”, which this needs.")
+
+    def error(self, text: str | None) -> str:
+        """An error of a message, whole with the right `payload`: it may repeat what is in the message."""
+        return (text or "") if self.may("payload") else class_of(text or "") if text else ""
+
+    def asked(self, name: str) -> str | None:
+        """A parameter of the query, without blanks around it; None if it is empty.
+
+        Raises:
+            HTTPException: with status 400: it can be no name. With status 403: it is the text of an error, and the
+                user may not see errors, which could be guessed by it.
+        """
+        text = self.request.query_params.get(name, "").strip()
+        if name == "error" and text:
+            self.need("payload")
+        if "\0" in text or len(text.encode(errors="replace")) > LONGEST:
+            raise HTTPException(
+                400, f"“{name}” is too long, or holds a NUL: text of at most {LONGEST} bytes is accepted."
+            )
+        return text.encode(errors="replace").decode() or None
+
+    def age(self, name: str) -> timedelta | None:
+        """A parameter of the query that is a duration.
+
+        Raises:
+            HTTPException: with status 400: it is none.
+        """
+        text = self.asked(name)
+        try:
+            return None if text is None else parse_duration(text)
+        except ValueError as error:
+            raise HTTPException(400, f"“{name}” is {text!r}: {error}.") from None
+
+    def sent(self, name: str, *, longest: int = LONGEST) -> str:
+        """A field of the form, without blanks around it.
+
+        Raises:
+            HTTPException: with status 400: no form of the console sends it.
+        """
+        text = self.form.get(name, [""])[-1].strip()
+        if "\0" in text or len(text) > longest:
+            raise HTTPException(
+                400, f"“{name}” is too long, or holds a NUL: text of at most {longest} characters is accepted."
+            )
+        return text
+
+    async def write(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """The result of `work` in a transaction that is committed."""
+        async with self.console.writer.begin() as connection:
+
+            def run(plain: Connection) -> T:
+                return work(plain, *arguments, **named)
+
+            return await connection.run_sync(run)
+
+    async def read(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """The result of `work` in a transaction that only reads."""
+        async with self.console.engine.connect() as connection:
+
+            def run(plain: Connection) -> T:
+                return work(plain, *arguments, **named)
+
+            return await connection.run_sync(run)
+
+    def url(self, name: str, /, **query: Any) -> str:
+        """The path of a page of the console, wherever it is mounted; a query that is None is left out."""
+        return url_of(self.request, name, **query)
+
+    def here(self, **changes: Any) -> str:
+        """This page with some parameters of its query changed."""
+        query = {**self.request.query_params, **changes}
+        return quote(self.request.scope["path"], safe="/") + _query(query)
+
+    def page(self, template: str, /, status: int = 200, **context: Any) -> Response:
+        """The page that a template makes."""
+        return render(self.request, template, status, visit=self, **context)
+
+    def back_to(self, name: str, /, **query: Any) -> Response:
+        """The answer to a POST: another page."""
+        return RedirectResponse(self.url(name, **query), 303)
+
+
+Page = Callable[[Visit], Awaitable[Response]]
+
+
+def page(path: str, show: Page, *, name: str | None = None, methods: tuple[str, ...] = ("GET",)) -> Route:
+    """The route of a page. Only users who may read get there, and with a POST only those who may operate."""
+    own = name or str(getattr(show, "__name__", ""))
+
+    @functools.wraps(show)
+    async def checked(request: Request) -> Response:
+        console: Console = request.app.state.console
+        cookie = console.sessions.cookie(request)
+        access = await granted(request)
+        if access is None:
+            return refuse(request)
+        visit = Visit(request, console, access, cookie, own)
+        visit.need("read")
+        if console.operates:
+            console.background.wake()  # an application that mounts the console may never start it
+        is_new = console.sessions.user(cookie) != access.user
+        if request.method not in SAFE:
+            form = await read_form(request)
+            if is_new or not console.sessions.is_own(request, cookie, form.get(FIELD, [""])[-1]):
+                raise HTTPException(
+                    403, "This form is too old, or another site sent it. Nothing was done; try it again."
+                )
+            visit.need("operate")
+            visit.form = form
+        elif is_new:
+            visit.cookie = console.sessions.begin(access.user)
+        answer = await show(visit)
+        if visit.cookie != cookie:
+            console.sessions.put(answer, request, visit.cookie)
+        return answer
+
+    return Route(path, checked, name=own, methods=list(methods))
+
+
+async def granted(request: Request) -> Access | None:
+    """The access of a request: by its session, if the users log in, or as `access` says."""
+    console: Console = request.app.state.console
+    if isinstance(console.access, TokenAccess):
+        user = console.sessions.user(console.sessions.cookie(request))
+        return console.access.of_session(user) if user is not None else None
+    answer = console.access(request)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def refuse(request: Request) -> Response:
+    """The answer to a request of nobody."""
+    access = request.app.state.console.access
+    if isinstance(access, TokenAccess) and request.method in SAFE:
+        return RedirectResponse(url_of(request, "login"), 303)
+    challenge = getattr(access, "challenge", None)
+    answer = render(request, "refused.html", 401 if challenge else 403)
+    if challenge:
+        answer.headers["WWW-Authenticate"] = challenge
+    return answer
+
+
+async def read_form(request: Request) -> Mapping[str, list[str]]:
+    """The fields of a form.
+
+    Raises:
+        HTTPException: it is too large, or none.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "A form in application/x-www-form-urlencoded is accepted.")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_FORM_BYTES:
+            raise HTTPException(413, f"The form has more than {MOST_FORM_BYTES} bytes.")
+    fields: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=2000, errors="strict"):
+            fields.setdefault(name, []).append(value)
+    except ValueError:
+        raise HTTPException(400, "The form cannot be read: fields in UTF-8 are accepted, at most 2000.") from None
+    return fields
+
+
+def whole_number(text: str, refusal: str) -> int:
+    """The number of a row, or one like it.
+
+    Raises:
+        HTTPException: with status 400 and the text `refusal`: it is none.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < len(str(LARGEST)) + 1 and int(text) <= LARGEST):
+        raise HTTPException(400, refusal)
+    return int(text)
+
+
+def decoded(text: str, kind: type[T], refusal: str) -> T:
+    """A value that a page wrote into a link or a form.
+
+    Raises:
+        HTTPException: with status 400 and the text `refusal`: no page wrote it.
+    """
+    try:
+        value = msgspec.json.decode(text, type=kind)
+    except ValueError:
+        raise HTTPException(400, refusal) from None
+    if not _is_storable(value):
+        raise HTTPException(400, refusal)
+    return value
+
+
+def _is_storable(value: object) -> bool:
+    """Whether the columns of the tables can hold it."""
+    if isinstance(value, str):
+        return "\0" not in value and len(value.encode()) <= LONGEST
+    if isinstance(value, int):
+        return abs(value) <= LARGEST
+    if isinstance(value, datetime):
+        return value.tzinfo is not None and abs(value.utcoffset() or timedelta()) < timedelta(seconds=1)
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_storable, value))
+    if is_dataclass(value):
+        return all(_is_storable(getattr(value, each.name)) for each in fields(value))
+    return value is None
+
+
+def url_of(request: Request, name: str, /, **query: Any) -> str:
+    """The path of a page of the console, wherever it is mounted."""
+    parts = {key: query.pop(key) for key in [*query] if key == "path"}
+    path: str = root_of(request) + request.app.url_path_for(name, **parts)
+    return path + _query(query)
+
+
+def render(request: Request, template: str, status: int, **context: Any) -> Response:
+    """A page of HTML."""
+    named = {
+        "url": functools.partial(url_of, request),
+        "csrf_field": FIELD,
+        "menu": MENU,
+        "links": LINKS,
+        "visit": None,
+    }
+    text = TEMPLATES.get_template(template).render(named | context)
+    return Response(text, status, media_type="text/html")
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"?{urlencode(given, errors='replace')}" if given else ""

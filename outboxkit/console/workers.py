@@ -1,0 +1,107 @@
+"""Relays, consumers and retentions: which are there, and which are paused; pausing them, and letting them go on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from outboxkit import schema, statements
+from outboxkit.console.visit import Visit, page
+from outboxkit.errors import ConfigurationError
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.operators.findings import LIMITS
+from outboxkit.operators.holding import Holding, read_holding
+from outboxkit.operators.pausing import pause_process, resume_process
+from outboxkit.runtime import pauses
+from outboxkit.runtime.pauses import Pause
+from outboxkit.runtime.settings import parse_duration
+from outboxkit.runtime.workers import CONSUMER, RELAY, RETENTION, KnownWorker, read_workers
+
+MOST_GROUPS = 200
+"""Destinations and queues that are shown."""
+
+
+@dataclass
+class WorkerGroup:
+    """The relays of a destination, the consumers of a queue, or all retentions.
+
+    Attributes:
+        kind: `relay`, `consumer` or `retention`.
+        name: the destination or the queue.
+        workers: those that are there.
+        pause: of them, and `holding`, the ones that keep it.
+    """
+
+    kind: str
+    name: str
+    workers: list[KnownWorker] = field(default_factory=list)
+    pause: Pause | None = None
+    holding: Holding | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is, as people say it."""
+        titles = {RELAY: f"Relays of destination {self.name}", CONSUMER: f"Consumers of queue {self.name}"}
+        return titles.get(self.kind, "Retention")
+
+
+async def workers(visit: Visit) -> Response:
+    """Show the workers by what they work on."""
+    groups = await visit.read(_groups)
+    skew = LIMITS.skew.total_seconds()
+    return visit.page("workers.html", groups=groups[:MOST_GROUPS], more=len(groups) > MOST_GROUPS, skew=skew)
+
+
+def _groups(connection: Connection) -> Sequence[WorkerGroup]:
+    schema.check_readable(connection)
+    groups = {(RELAY, DEFAULT_DESTINATION): WorkerGroup(RELAY, DEFAULT_DESTINATION)}
+
+    def group(kind: str, name: str) -> WorkerGroup:
+        return groups.setdefault((kind, name), WorkerGroup(kind, name))
+
+    for row in connection.execute(statements.activity.of_all_queues()):
+        group(CONSUMER, row.queue)
+    for worker in read_workers(connection):
+        group(worker.kind, worker.name).workers.append(worker)
+    held = pauses.read_pauses(connection)
+    for pause in held:
+        group(pause.process, pause.name).pause = pause
+    for holding in read_holding(connection, held):
+        group(holding.process, holding.name).holding = holding
+    kinds = (RELAY, CONSUMER, RETENTION)
+    return sorted(groups.values(), key=lambda each: (kinds.index(each.kind), each.name))
+
+
+async def pause_workers(visit: Visit) -> Response:
+    """Pause the relays of a destination, or the consumers of a queue."""
+    text = visit.sent("for")
+    try:
+        lasts = parse_duration(text) if text else None
+    except ValueError as error:
+        raise HTTPException(400, f"“for” is {text[:20]!r}: {error}.") from None
+    try:
+        await visit.write(
+            pause_process,
+            *(visit.sent("kind"), visit.sent("name")),
+            why=visit.sent("why"),
+            by=visit.access.user,
+            lasts=lasts,
+        )
+    except ConfigurationError as error:
+        raise HTTPException(400, f"Nothing was paused: {error}.") from None
+    return visit.back_to("workers")
+
+
+async def resume_workers(visit: Visit) -> Response:
+    """Let them go on."""
+    await visit.write(resume_process, visit.sent("kind"), visit.sent("name"), by=visit.access.user)
+    return visit.back_to("workers")
+
+
+ROUTES = (
+    page("/workers", workers),
+    page("/workers/pause", pause_workers, name="pause", methods=("POST",)),
+    page("/workers/resume", resume_workers, name="resume", methods=("POST",)),
+)

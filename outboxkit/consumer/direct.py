@@ -1,0 +1,218 @@
+"""Publisher without a broker: the relay runs the handlers of each message in its own process.
+
+It is for tests, and for services whose only consumer is the service itself. Unlike with `memory://`, whose queues end
+with the process, no message is lost: it stays in the outbox until all of its handlers have committed.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+
+from outboxkit import defaults, inbox
+from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict
+from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers, without_own
+from outboxkit.consumer.threads import Threads
+from outboxkit.database.transaction import HandlerSession
+from outboxkit.errors import ConfigurationError, Retry
+from outboxkit.errors.failures import first_line, printable
+from outboxkit.inbox import Handler, Outcome, Wiring
+from outboxkit.inbox.failure import decide
+from outboxkit.message import Message
+from outboxkit.runtime.outage import Clock, is_cancelled, utc_now, what_is_away
+from outboxkit.runtime.window import CLOCK_SKEW
+from outboxkit.telemetry import tracing
+
+IN_PROCESS = tracing.Endpoint("none")
+"""For traces: no messaging system is in between."""
+_NO_TIME = Receipt(Verdict.NOT_SENT, "there was no time left for it")
+
+
+class DirectPublisher(Publisher):
+    """A publisher that runs handlers in this process, each through `inbox.run_once` in a transaction of its own.
+
+    A message is confirmed once all handlers of its type have committed. If one fails, the others run nevertheless. The
+    relay publishes the message again, as its policy says. Handlers that have committed then skip it as a duplicate.
+
+    `Reject`, `DecodeError` and the errors in `never` of a handler's `Retries` are final: the message is not tried
+    again. So is every failure of a handler with `max_attempts=1`. The rest of its `Retries` has no effect. A `Retry`
+    counts as an attempt.
+
+    Messages are handled one after the other. The relay needs an engine that allows for twice the timeout:
+    `process.relay_engine(url, publish_timeout=2 * timeout)`.
+
+    Args:
+        engine: for the handlers' transactions, one at a time. It must not be the relay's, whose sessions have other
+            planner settings.
+        handlers: those that `inbox.handlers_in` finds. Several may have one type.
+        timeout: the limit for all handlers of a message, of which each has an equal share. `publish` starts no message
+            after this time and so returns within twice as long, unless a handler catches its cancellation and goes on.
+            A thread that goes on is waited for three seconds longer.
+        retention: that of the inbox. An older message is rejected, since it may have been handled.
+        skew: the possible difference between clocks, by which a message is too old earlier.
+        thread_engine: a synchronous engine for handlers in threads, which are those that are a plain `def`. None: one
+            that connects as `engine` does is made, and closed.
+
+    Raises:
+        ConfigurationError: the timeout is not more than 0, or nothing provides a handler's parameter.
+    """
+
+    address = "this process"
+    slow = True
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        handlers: Sequence[Handler],
+        *,
+        timeout: timedelta = defaults.PUBLISH_TIMEOUT,
+        retention: timedelta = defaults.INBOX_RETENTION,
+        skew: timedelta = CLOCK_SKEW,
+        clock: Clock = utc_now,
+        thread_engine: Engine | None = None,
+    ) -> None:
+        if timeout <= timedelta(0):
+            raise ConfigurationError(f"a direct publisher needs a timeout of more than 0, found {timeout}")
+        # A task that outlives its handler cannot use the session any more: it would keep a connection forever.
+        self._sessions = async_sessionmaker(
+            engine, sync_session_class=HandlerSession, expire_on_commit=False, close_resets_only=False
+        )
+        self._threads = Threads(engine, size=1, process="relay", own=thread_engine)
+        self._by_type: dict[str, list[Handler]] = {}
+        for handler in Wiring().prepare(handlers):
+            for type_ in handler.message_types:
+                self._by_type.setdefault(type_, []).append(handler)
+        for type_, same_type in self._by_type.items():
+            share = timeout / len(same_type)
+            self._by_type[type_] = [replace(each, timeout=min(each.timeout or share, share)) for each in same_type]
+        self._timeout, self._retention, self._skew, self._clock = timeout, retention, skew, clock
+        self._log = structlog.get_logger("outboxkit").bind(process="relay")
+
+    async def connect(self) -> None:
+        """Make the engine for handlers in threads, if there are any.
+
+        Raises:
+            ConfigurationError: none can be made beside the asynchronous one.
+        """
+        if any(handler.in_thread for handlers in self._by_type.values() for handler in handlers):
+            await self._threads.open()
+
+    async def close(self) -> None:
+        """End the threads. The engine is the caller's."""
+        self._threads.close()
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        """Handle each message. After a failure, later messages of its key are not sent.
+
+        A message is unroutable if its type has no handler. If the database is away, the verdict is unknown and the
+        other messages are not sent.
+        """
+        until = time.monotonic() + self._timeout.total_seconds()
+        gate = KeyGate()
+        receipts: list[Receipt] = []
+        for index, message in enumerate(batch):
+            receipt = gate.refuse(index, message)
+            if receipt is None:
+                receipt = await self._receipt(message) if time.monotonic() < until else _NO_TIME
+            receipts.append(receipt)
+            if receipt.verdict is Verdict.UNKNOWN:
+                until = 0
+            if receipt is not CONFIRMED:
+                gate.fail(index, message)
+        return receipts
+
+    async def _receipt(self, message: Message) -> Receipt:
+        """Run all handlers of one message, in their order, and return its receipt."""
+        delivery_headers = read_delivery_headers(message.headers)
+        handlers = [
+            handler
+            for handler in self._by_type.get(message.type, ())
+            if not delivery_headers.handlers or handler.name in delivery_headers.handlers
+        ]
+        if (refusal := self._refusal(message, handlers, delivery_headers)) is not None:
+            return refusal
+        sent = replace(message, headers=without_own(message.headers), queue=None)
+        failures: list[Receipt] = []
+        for handler in handlers:
+            failure = await self._failure(handler, sent, delivery_headers)
+            if failure is not None and failure.verdict is Verdict.UNKNOWN:
+                return failure
+            failures += [failure] if failure is not None else []
+        return _combined(failures)
+
+    def _refusal(
+        self, message: Message, handlers: Sequence[Handler], delivery_headers: DeliveryHeaders
+    ) -> Receipt | None:
+        """The receipt of a message for which no handler may run; None if they may."""
+        missing = set(delivery_headers.handlers) - {handler.name for handler in handlers}
+        if missing or not handlers:
+            names = f" and is named {', '.join(sorted(missing))}" if missing else ""
+            return Receipt(Verdict.UNROUTABLE, printable(f"no handler here takes {message.type!r}{names}"))
+        accepted_at = delivery_headers.accepted_at
+        if inbox.is_stale(
+            message, now=self._clock(), retention=self._retention, skew=self._skew, accepted_at=accepted_at
+        ):
+            days = self._retention / timedelta(days=1)
+            reason = (
+                f"it is older than the inbox is sure to remember ({days:g} days), so it may have been handled before. "
+                "A longer `retention` of the publisher accepts it"
+            )
+            return Receipt(Verdict.REJECTED, reason, final=True)
+        return None
+
+    async def _failure(self, handler: Handler, message: Message, delivery_headers: DeliveryHeaders) -> Receipt | None:
+        """Run one handler. Returns its failure as a receipt; None if it has committed, now or before."""
+        with tracing.processing(message, handler.name, replayed=delivery_headers.replayed, at=IN_PROCESS) as span:
+            try:  # in a task of its own, because a handler may cancel its current task
+                span.ends_as(await asyncio.create_task(self._run(handler, message, delivery_headers.accepted_at)))
+            except asyncio.CancelledError as error:
+                if is_cancelled():
+                    raise
+                cause: BaseException = error
+            except Exception as error:  # noqa: BLE001 - any error of a handler is a failure of its message
+                cause = error
+            else:
+                return None
+            span.fails(cause)
+        if what_is_away(cause) == "database":
+            return Receipt(Verdict.UNKNOWN, first_line(cause))
+        return self._logged_failure(handler, message, cause)
+
+    async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Outcome:
+        work = partial(inbox.run_once, message=message, handler=handler, accepted_at=accepted_at)
+        if handler.in_thread:
+            return await self._threads.run(work)
+        async with self._sessions() as session, session.begin():
+            return await session.run_sync(work)
+
+    def _logged_failure(self, handler: Handler, message: Message, error: BaseException) -> Receipt:
+        """Log the error that a handler raised, and return its receipt."""
+        decision = decide(error, handler, attempt=1, max_attempts=2)  # the relay counts the attempts
+        traceback = {} if decision.traceback is None else {"exception": decision.traceback}
+        fields = {"handler": handler.name, "message_id": message.id, "type": message.type}
+        self._log.warning("handler failed", error=decision.error, **fields, **traceback)
+        after = decision.after if isinstance(error, Retry) else None
+        return Receipt(
+            Verdict.REJECTED,
+            f"{handler.name}: {decision.error}",
+            after=None if after is None else min(after, LONGEST_WAIT),
+            final=decision.outcome is Outcome.DEAD,
+        )
+
+
+def _combined(failures: Sequence[Receipt]) -> Receipt:
+    """The receipt of a message whose handlers had these failures; a confirm if there are none."""
+    if len(failures) < 2:
+        return failures[0] if failures else CONFIRMED
+    return Receipt(
+        Verdict.REJECTED,
+        "; ".join(str(failure.reason) for failure in failures),
+        after=min((failure.after for failure in failures if failure.after is not None), default=None),
+        final=all(failure.final for failure in failures),
+    )

@@ -1,0 +1,85 @@
+"""The building blocks of the tables: their `metadata`, moments, and columns that number rows by themselves."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Identity,
+    Integer,
+    MetaData,
+    String,
+    TypeDecorator,
+    case,
+    literal,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from outboxkit.message import FIRST_MOMENT, LAST_MOMENT
+
+PARKED = datetime(9999, 12, 31, tzinfo=UTC)
+"""The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
+
+
+"""The range of moments that Python can read in every time zone; PostgreSQL also has a year 20000, and infinity."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A point in time: `timestamptz` on PostgreSQL, UTC text on SQLite, which has no zones. Always aware in Python."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Convert to UTC; on SQLite without the zone, so that equal moments have equal texts."""
+        if value is None:
+            return None
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Convert to an aware UTC datetime."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The column, bounded if it holds moments: otherwise one out of range would make the whole row unreadable."""
+    if not isinstance(column.type, UtcDateTime):
+        return column
+    first, last = literal(FIRST_MOMENT, UtcDateTime), literal(LAST_MOMENT, UtcDateTime)
+    return case((column < first, first), (column > last, last), else_=column).label(column.key)
+
+
+metadata = MetaData()
+"""Every table of outboxkit: add it to your Alembic `target_metadata`, or call `metadata.create_all` in a test."""
+
+
+def big_identity(name: str) -> Column[Any]:
+    """A column that numbers rows by itself: the primary key."""
+    # SQLite numbers rows by itself only if the column is exactly INTEGER PRIMARY KEY.
+    return Column(name, BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
+
+
+class random_text(FunctionElement[str]):  # noqa: N801 - an SQL function
+    """A text of 32 or 36 characters that the database makes, different each time."""
+
+    type = String()
+    inherit_cache = True
+
+
+@compiles(random_text)
+def _random_on_server(*_: Any, **__: Any) -> str:
+    # As the server itself writes it, so that Alembic sees no difference.
+    return "(gen_random_uuid())::text"
+
+
+@compiles(random_text, "sqlite")
+def _random_in_file(*_: Any, **__: Any) -> str:
+    return "(lower(hex(randomblob(16))))"

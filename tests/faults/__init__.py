@@ -1,0 +1,1 @@
+"""Faults from a seed, and the histories of messages under them."""

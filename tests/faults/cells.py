@@ -1,0 +1,327 @@
+"""The scenarios of the kill matrix: a process under test, and what must be true of it at the end."""
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+import httpx
+
+from outboxkit import tables
+from tests.acceptance.worker_process import WorkerProcess
+from tests.faults import shop
+from tests.faults.world import MESSAGES, World
+from tests.processes import COMMAND
+from tests.support.polling import eventually
+
+BACK_SECONDS = 120
+"""All must be done within these: a silent peer is noticed within half a minute."""
+NEW = {"processed_at": datetime.now(UTC)}
+
+
+@dataclass
+class Cell:
+    """One run of a scenario: what is there before, the process under test, and what must be true at the end."""
+
+    world: World
+    subject: str
+
+    def prepare(self) -> None:
+        """What is there before the process starts: all that it will do."""
+        raise NotImplementedError
+
+    def start(self, *, through: bool) -> WorkerProcess:
+        """Start the process under test."""
+        raise NotImplementedError
+
+    def poke(self) -> None:
+        """Ask it for what it does only when it is asked."""
+
+    def is_done(self) -> bool:
+        """Whether all is as it would be without the fault."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """What must be true at the end."""
+
+    def end(self, process: WorkerProcess) -> None:
+        """End the process cleanly."""
+        assert process.stop() == 0, process.log.read_text()
+
+
+class Relay(Cell):
+    """A relay publishes two messages of one key, and keeps them."""
+
+    def prepare(self) -> None:
+        self.tap = self.world.client.bind("#", queue=self.world.queue("tap"))
+        self.made = self.world.add(self.subject)
+
+    def start(self, *, through: bool) -> WorkerProcess:
+        return self.world.start(COMMAND, "relay", through=through)
+
+    def is_done(self) -> bool:
+        return self.world.rows(tables.outbox, tables.outbox.c.message_id.in_(self.made)) == 0
+
+    def check(self) -> None:
+        published = [each.properties.message_id for each in self.world.client.take_all(self.tap)]
+        assert list(dict.fromkeys(published)) == self.made
+        assert self.world.rows(tables.published, tables.published.c.message_id.in_(self.made)) == MESSAGES
+
+
+class Destination(Relay):
+    """A relay asks a service of somebody else by two messages of one key, and adds its answers as messages."""
+
+    def prepare(self) -> None:
+        self.replies = self.world.client.bind("Charged", queue=self.world.queue("charged"))
+        self.made = self.world.add(self.subject, shop.Charge)
+
+    def start(self, *, through: bool) -> WorkerProcess:
+        url = (self.world.urls if through else self.world.direct)["OUTSIDE_URL"]
+        return self.world.start(COMMAND, "relay", "--destination", "outside", through=through, OUTBOXKIT_BROKER_URL=url)
+
+    def check(self) -> None:
+        asked = [each for each in self.world.outside.requests if each in self.made]
+        assert list(dict.fromkeys(asked)) == self.made
+        assert self.world.rows(tables.published, tables.published.c.message_id.in_(self.made)) == MESSAGES
+        self.world.client.disconnect()
+        self.world.run("relay", "--drain")
+        answers = [each.properties.correlation_id for each in self.world.client.take_all(self.replies)]
+        assert len(answers) == MESSAGES
+
+
+class Consumer(Cell):
+    """A consumer handles two messages of one key, whose effects have no constraint that would hide a second one."""
+
+    name = "plain"
+    handlers: tuple[str, ...] = ("PlainStep", "ThreadStep")
+    options: tuple[str, ...] = ()
+    event: Callable[[str], shop.Added] = shop.StepTaken
+
+    def prepare(self) -> None:
+        self.queue = self.world.queue(self.name)
+        if not self.world.client.has_queue(self.queue):
+            drained = self.start(through=False, more=("--drain",))
+            assert drained.wait() == 0, drained.log.read_text()
+        self.made = self.world.send(self.subject, type(self).event)
+
+    def start(self, *, through: bool, more: tuple[str, ...] = ()) -> WorkerProcess:
+        options = ("tests.faults.shop", "--queue", self.queue, *self.options, *more)
+        return self.world.start(
+            COMMAND, "consume", *options, through=through, SOAK_CONSUMER=self.name.partition("-")[0]
+        )
+
+    def is_done(self) -> bool:
+        return all(len(self.world.effects(self.made, handler)) >= MESSAGES for handler in self.handlers)
+
+    def drain(self) -> None:
+        """Handle what comes again, as it was not acked: nothing more may come of it."""
+
+        def is_empty() -> bool:
+            drained = self.start(through=False, more=("--drain",))
+            assert drained.wait() == 0, drained.log.read_text()
+            self.world.client.disconnect()
+            return self.world.client.depth(self.queue) == 0
+
+        eventually(is_empty)
+
+    def check(self) -> None:
+        self.drain()
+        for handler in self.handlers:
+            found = self.world.effects(self.made, handler)
+            assert (found if "--ordered" in self.options else sorted(found)) == self.made
+        inbox, dead = tables.inbox.c, tables.dead_letter.c
+        assert self.world.rows(tables.inbox, inbox.message_id.in_(self.made), inbox.attempts > 1) == 0
+        assert self.world.rows(tables.dead_letter, dead.message_id.in_(self.made)) == 0
+        assert self.world.rows(tables.attempt, tables.attempt.c.message_id.in_(self.made)) == 0
+
+
+class Batch(Consumer):
+    """A handler with `batch=True`."""
+
+    name, handlers = "batch", ("BatchStep",)
+
+
+class Ordered(Consumer):
+    """An ordered consumer."""
+
+    name, handlers, options = "ordered", ("OrderedStep",), ("--ordered",)
+
+
+class Sharded(Consumer):
+    """An ordered consumer of a queue in two shards."""
+
+    name, handlers, options = "sharded", ("ShardedStep",), ("--ordered", "--shards", "2")
+
+
+class Once(Consumer):
+    """A handler asks a service of somebody else by `effects.once`, under the id of the message."""
+
+    name, handlers, event = "once", ("OnceStep",), shop.OnceAsked
+
+    def check(self) -> None:
+        self.drain()
+        assert sorted(self.world.effects(self.made, "OnceStep")) == self.made
+        effect, dead = tables.effect.c, tables.dead_letter.c
+        for id_ in self.made:
+            asked, mine = self.world.outside.requests.count(id_), effect.key.contains(id_)
+            assert self.world.rows(tables.effect, mine) == 1
+            assert asked == 1 if self.world.rows(tables.effect, mine, effect.state == "done") else asked <= 1
+        assert self.world.rows(tables.dead_letter, dead.message_id.in_(self.made)) == 0
+
+
+class Failing(Consumer):
+    """A handler fails twice: after the first time the message is retried, after the second it is a dead letter."""
+
+    name, handlers, event = "failing", (shop.FAILING,), shop.PoisonAdded
+
+    def is_done(self) -> bool:
+        return self._dead() >= MESSAGES
+
+    def check(self) -> None:
+        self.drain()
+        assert self._dead() == MESSAGES
+        assert not self.world.effects(self.made, shop.FAILING)
+
+    def _dead(self) -> int:
+        dead = tables.dead_letter.c
+        return self.world.rows(tables.dead_letter, dead.message_id.in_(self.made), dead.attempts == 2)
+
+
+class OrderedFailing(Failing):
+    """A handler of an ordered queue fails twice: its key waits, and the database counts."""
+
+    name, options = "failing-ordered", ("--ordered",)
+
+
+class Command(Cell):
+    """A command of an operator, who runs it again until it has ended well."""
+
+    arguments: tuple[str, ...] = ()
+
+    def start(self, *, through: bool) -> WorkerProcess:
+        return self.world.start(COMMAND, *self.arguments, through=through)
+
+    def is_done(self) -> bool:
+        process = self.world.processes[-1]
+        if process.is_running:
+            return False
+        if process.wait() != 0:
+            self.start(through=False)
+            return False
+        return True
+
+    def end(self, process: WorkerProcess) -> None:
+        """It has ended."""
+
+
+class DeadReplay(Command):
+    """`dead replay` puts two dead letters back into the outbox, once."""
+
+    arguments = ("dead", "replay", "--all", "--yes")
+
+    def prepare(self) -> None:
+        self.failing = Failing(self.world, self.subject)
+        self.failing.prepare()
+        consumer = self.failing.start(through=False)
+        eventually(self.failing.is_done, seconds=BACK_SECONDS)
+        assert consumer.stop() == 0
+
+    def check(self) -> None:
+        dead, made = tables.dead_letter.c, self.failing.made
+        assert self.world.rows(tables.dead_letter, dead.message_id.in_(made), dead.resolution == "replayed") == MESSAGES
+        assert self.world.rows(tables.outbox, tables.outbox.c.message_id.in_(made)) == MESSAGES
+        self.world.run("relay", "--drain")
+
+
+class KeptReplay(Command):
+    """`replay` publishes two kept messages to one queue again, in order."""
+
+    def prepare(self) -> None:
+        self.queue = self.world.client.bind("StepTaken", queue=self.world.queue("replayed"))
+        self.made = self.world.add(self.subject)
+        self.world.run("relay", "--drain")
+        self.world.client.take_all(self.queue)
+        self.arguments = ("replay", "--to-queue", self.queue, "--key", self.subject, "--yes")
+
+    def check(self) -> None:
+        self.world.client.disconnect()
+        found = [each.properties.message_id for each in self.world.client.take_all(self.queue)]
+        assert list(dict.fromkeys(found)) == self.made
+
+
+class Prune(Command):
+    """`prune` deletes inbox rows that are old enough, and no others."""
+
+    arguments = ("prune",)
+
+    def prepare(self) -> None:
+        old = {"handler": "Old", "type": "T", "attempts": 1, "processed_at": datetime.now(UTC) - timedelta(days=90)}
+        with self.world.engine.begin() as connection:
+            for row in ({"message_id": f"old {self.subject}"}, {"message_id": f"new {self.subject}"} | NEW):
+                connection.execute(tables.inbox.insert().values(old | row))
+
+    def check(self) -> None:
+        ids = tables.inbox.c.message_id
+        assert self.world.rows(tables.inbox, ids == f"old {self.subject}") == 0
+        assert self.world.rows(tables.inbox, ids == f"new {self.subject}") == 1
+
+
+class Pausing(Command):
+    """`pause` pauses a queue; resumed in the end."""
+
+    def prepare(self) -> None:
+        self.arguments = ("pause", f"queue {self.subject}".replace(" ", "-").lower(), "--why", "matrix")
+
+    def check(self) -> None:
+        assert self.world.rows(tables.pause, tables.pause.c.name == self.arguments[1]) == 1
+        self.world.run("resume", self.arguments[1])
+
+
+class Door(Cell):
+    """A client posts twice under one key, and repeats each request until it has an answer."""
+
+    factory = "web"
+
+    def prepare(self) -> None:
+        self.world.client.bind("StepTaken", queue=self.world.queue("made"))  # for the messages of the requests
+        self.answers = dict[int, dict[str, str]]()
+
+    def start(self, *, through: bool) -> WorkerProcess:
+        uvicorn = str(Path(COMMAND).with_name("uvicorn"))
+        arguments = (uvicorn, f"tests.faults.shop:{self.factory}", "--factory", "--port", str(self.world.port))
+        return self.world.start(*arguments, "--log-level", "error", through=through)
+
+    def poke(self) -> None:
+        """Send the requests."""
+        self.is_done()
+
+    def is_done(self) -> bool:
+        with httpx.Client(base_url=f"http://127.0.0.1:{self.world.port}", timeout=5, trust_env=False) as client:
+            for number in range(MESSAGES):
+                subject = f"{self.subject} {number}"
+                headers = {"Idempotency-Key": str(uuid5(NAMESPACE_URL, subject))}
+                with suppress(httpx.TransportError):
+                    answer = client.post("/steps", params={"subject": subject}, headers=headers)
+                    if answer.status_code == 201:
+                        self.answers[number] = answer.json()
+        return len(self.answers) == MESSAGES
+
+    def check(self) -> None:
+        for number, answer in self.answers.items():
+            subject = f"{self.subject} {number}"
+            assert answer == {"subject": subject}
+            assert self.world.rows(shop.Made, shop.Made.subject == subject) == 1
+        self.world.run("relay", "--drain")
+
+    def end(self, process: WorkerProcess) -> None:
+        """Uvicorn ends by the signal that it has handled."""
+        assert process.stop() == -signal.SIGTERM, process.log.read_text()
+
+
+class AsyncDoor(Door):
+    """The same requests, to an endpoint with an `AsyncSession`."""
+
+    factory = "async_web"

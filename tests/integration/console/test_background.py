@@ -1,0 +1,143 @@
+"""Operations in the background on real servers: their process is killed, and another one goes on."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, func, insert, select, text
+
+from outboxkit.tables import audit, dead_letter, operation, outbox, published
+from tests.integration.operators.test_replay import keep
+from tests.processes import COMMAND
+from tests.support.plain_client import PlainClient
+
+MANY = 4000
+HIDDEN = re.compile(r'type="hidden" name="(\w+)" value="([^"]*)"')
+
+
+@contextlib.asynccontextmanager
+async def started(environment: dict[str, str]) -> AsyncIterator[tuple[httpx.AsyncClient, int]]:
+    """A console in a process of its own, a client that has logged in, and the process id."""
+    command = [COMMAND, "console", "--operate", "--port", "0", "--by", "ann"]
+    process = await asyncio.create_subprocess_exec(
+        *command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        link = (await process.stdout.readline()).decode().split()[-1]
+        async with httpx.AsyncClient(base_url=link.partition("/login")[0], timeout=30) as client:
+            await client.get(link, follow_redirects=True)
+            yield client, process.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        assert await process.wait() in (0, -signal.SIGKILL)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+async def begin(client: httpx.AsyncClient, path: str, **more: str) -> str:
+    page = (await client.get(path)).text.rpartition("<form")[2]
+    fields = {name: value.replace("&#34;", '"') for name, value in HIDDEN.findall(page)} | more
+    answer = await client.post(path.partition("?")[0], data=fields)
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+def expire_lease(engine: Engine) -> None:
+    """What 15 seconds do."""
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE outboxkit_operation SET leased_until = now() - interval '1 second'"))
+
+
+@pytest.fixture
+def environment(postgresql_url: str, broker: PlainClient) -> dict[str, str]:
+    return {"OUTBOXKIT_DATABASE_URL": postgresql_url, "OUTBOXKIT_BROKER_URL": broker.url}
+
+
+def fill(engine: Engine, count: int) -> None:
+    known: dict[str, Any] = {"type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "x"}
+    known |= {"side": "outbox", "reason": "rejected", "attempts": 1}
+    with engine.begin() as connection:
+        rows = [known | {"message_id": f"m{number}", "position": number} for number in range(1, count + 1)]
+        connection.execute(insert(dead_letter), rows)
+
+
+async def test_a_killed_console_loses_no_dead_letter_and_repeats_none(pg_engine: Engine, environment: dict[str, str]):
+    fill(pg_engine, MANY)
+
+    def done() -> int:
+        with pg_engine.connect() as connection:
+            return int(connection.execute(select(audit.c.affected)).scalar_one())
+
+    async with started(environment) as (client, pid):
+        await begin(client, "/dead/plan?all=yes", rate="2000")
+        await until(lambda: done() > 0)
+        os.kill(pid, signal.SIGKILL)
+    assert 0 < done() < MANY
+    async with started(environment), started(environment):
+        expire_lease(pg_engine)
+        await until(lambda: done() == MANY)
+        with pg_engine.connect() as connection:
+            await until(lambda: connection.execute(select(func.count()).select_from(operation)).scalar_one() == 0)
+    with pg_engine.connect() as connection:
+        (row,) = connection.execute(select(audit)).all()
+        assert (row.result, row.affected) == ("done", MANY)
+        assert connection.execute(select(func.count()).select_from(outbox)).scalar_one() == MANY
+
+
+async def test_kept_messages_reach_their_queue_although_a_console_is_killed(
+    pg_engine: Engine, environment: dict[str, str], broker: PlainClient
+):
+    broker.bind("nothing")
+    keep(pg_engine, range(1, MANY + 1))
+
+    def row() -> Any:
+        with pg_engine.connect() as connection:
+            return connection.execute(select(audit.c.affected, audit.c.result)).one()
+
+    async with started(environment) as (client, pid):
+        await begin(client, f"/replay?to_queue={broker.queue}", rate="800")
+        await until(lambda: row().affected > 0)
+        os.kill(pid, signal.SIGKILL)
+    assert row().affected < MANY
+    expire_lease(pg_engine)
+    async with started(environment):
+        await until(lambda: row().result is not None)
+    assert tuple(row()) == (MANY, "done")
+    ids = [one.properties.message_id for one in broker.take_all()]
+    assert set(ids) == {f"m-{number}" for number in range(1, MANY + 1)}
+    assert len(ids) < MANY + 2500
+    with pg_engine.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(published)).scalar_one() == MANY
+
+
+async def test_a_console_that_lost_its_lease_changes_nothing_more(pg_engine: Engine, environment: dict[str, str]):
+    fill(pg_engine, MANY)
+    async with started(environment) as (client, _):
+        place = await begin(client, "/dead/plan?all=yes", rate="100")
+        await until(lambda: _affected(pg_engine) > 0)
+        with pg_engine.begin() as connection:  # as if another one had taken it while this one was frozen
+            connection.execute(
+                text("UPDATE outboxkit_operation SET worker = 'other', leased_until = now() + interval '1 hour'")
+            )
+        before = _affected(pg_engine)
+        await until(lambda: "running" in httpx.get(str(client.base_url.join(place)), cookies=client.cookies).text)
+        await asyncio.sleep(3)
+        assert _affected(pg_engine) == before
+
+
+def _affected(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(select(audit.c.affected)).scalar_one())

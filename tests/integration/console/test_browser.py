@@ -1,0 +1,201 @@
+"""The console in Chromium: what an operator sees and clicks, and what hostile messages cannot do there."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from sqlalchemy import Engine, insert
+
+from outboxkit import ids
+from outboxkit.console import TokenAccess, console
+from outboxkit.console.access import RIGHTS
+from outboxkit.operators import audit
+from outboxkit.runtime.outage import utc_now
+from outboxkit.tables import PARKED, dead_letter, outbox, published
+from tests.integration.console.served import served
+from tests.servers import provide_chromium
+
+TOKEN = "a token of twenty and more signs"
+OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+OPTIONS += ("--disable-component-update", "--disable-sync")
+HOSTILE = "<script>document.title='broken in'</script>\"'><img src=x onerror=\"document.title='broken in'\">"
+MESSAGE = {"type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "application/json"}
+PAGES = (
+    "/",
+    "/dead",
+    "/dead/plan?action=replay&all=yes",
+    "/messages",
+    "/messages?place=kept",
+    "/keys",
+    "/workers",
+    "/replay?to_queue=billing",
+    "/operations",
+    "/requests",
+    "/retention",
+    "/audit",
+    "/search?q=order-1",
+    "/nothing",
+)
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """Chromium without a window, started once."""
+    async with async_playwright() as playwright:
+        program = await playwright.chromium.launch(executable_path=provide_chromium(), args=OPTIONS)
+        yield program
+        await program.close()
+
+
+@pytest.fixture
+def filled(pg_engine: Engine) -> Engine:
+    """A database with messages of every state; the texts of one of each were written to break a page."""
+    now = utc_now()
+    foreign = dict.fromkeys(("message_id", "type", "key", "correlation_id", "causation_id", "queue"), HOSTILE[:250])
+    foreign |= {"payload": f'{{"x": "{HOSTILE[:40]}"}}'.encode(), "headers": b'{"<img src=x>": "<script>1</script>"}'}
+    tables: dict[Any, list[dict[str, Any]]] = {
+        outbox: [
+            *({"message_id": ids.new(), "key": f"order-{number % 9}", "created_at": now} for number in range(70)),
+            {"message_id": "held", "key": "order-1", "held": True, "due_at": now, "attempts": 2, "last_error": HOSTILE},
+            {"message_id": "parked", "key": "order-2", "held": True, "due_at": PARKED},
+            foreign | {"dedup": True, "created_at": now},
+        ],
+        published: [{"message_id": ids.new(), "published_at": now, "position": 9, "created_at": now} | foreign],
+        dead_letter: [
+            {"side": "outbox", "key": "order-2", "reason": "rejected", "attempts": 1, "parked": True, "position": 1},
+            {"side": "inbox", "reason": "failed", "error": HOSTILE, "handler": HOSTILE, "attempts": 1} | foreign,
+        ],
+    }
+    with pg_engine.begin() as connection:
+        for table, rows in tables.items():
+            for row in rows:
+                connection.execute(insert(table), MESSAGE | row)
+        audit.record_action(connection, "pause", {"why": HOSTILE}, by=HOSTILE, result=HOSTILE)
+    return pg_engine
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(chromium: Browser, filled: Engine, postgresql_url: str) -> AsyncIterator[BrowserContext]:
+    """A browser that has logged in, and has a console as its home."""
+    access = TokenAccess(TOKEN, user="ann", may=RIGHTS)
+    async with served(console(postgresql_url, access=access)) as url:
+        context = await chromium.new_context(base_url=url, timezone_id="Asia/Tokyo", locale="en-GB")
+        page = await context.new_page()
+        await page.goto("/")
+        await page.get_by_label("Token").fill(TOKEN)
+        await page.get_by_role("button", name="Log in").click()
+        await page.wait_for_url(f"{url}/")
+        await page.close()
+        yield context
+        await context.close()
+
+
+def watched(page: Page) -> list[str]:
+    """What goes wrong in a page: errors, what its policy has blocked, and requests to other hosts."""
+    troubles: list[str] = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda each: troubles.append(each.text) if "Security Policy" in each.text else None)
+    page.on("request", lambda each: None if "127.0.0.1" in each.url else troubles.append(each.url))
+    page.on("dialog", lambda each: troubles.append(each.message))
+    return troubles
+
+
+async def test_an_operator_filters_opens_a_message_and_searches(browser: BrowserContext):
+    page = await browser.new_page()
+    troubles = watched(page)
+    await page.goto("/")
+    await page.get_by_role("link", name="Messages", exact=True).click()
+    assert await page.locator("tbody tr").count() == 50
+    await page.get_by_role("link", name="Next page").click()
+    assert await page.locator("tbody tr").count() == 23
+    await page.get_by_label("State").select_option("held")
+    await page.get_by_role("button", name="Filter").click()
+    await page.get_by_role("link", name="held").click()
+    assert await page.get_by_text("attempt 2 failed").count() == 1
+    await page.get_by_label("Id, key or correlation id").fill("order-2")
+    await page.get_by_role("button", name="Find").click()
+    assert await page.get_by_text("Messages with the key").count() == 1
+    await page.get_by_role("button", name="Log out").click()
+    assert await page.get_by_label("Token").count() == 1
+    assert troubles == []
+
+
+async def test_times_are_in_the_readers_zone_and_exact_on_hover(browser: BrowserContext):
+    page = await browser.new_page()
+    await page.goto("/messages")
+    time = page.locator("tbody time").first
+    exact = await time.get_attribute("title") or ""
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC", exact)
+    shown = await time.inner_text()
+    assert int(shown[12:14]) == (int(exact[11:13]) + 9) % 24
+    assert "Asia/Tokyo" in await page.locator("footer").inner_text()
+
+
+async def test_the_overview_refreshes_itself_and_keeps_what_is_open(browser: BrowserContext, filled: Engine):
+    page = await browser.new_page()
+    troubles = watched(page)
+    await page.clock.install()
+    await page.goto("/")
+    await page.locator("summary").first.click()
+    await page.evaluate("document.activeElement.blur()")
+    await page.evaluate("document.querySelector('[data-state]').textContent = 'old'")
+    async with page.expect_response(lambda answer: answer.request.headers.get("hx-request") == "true"):
+        await page.clock.fast_forward(11_000)
+    await expect(page.locator("[data-state]")).to_contain_text("as of")
+    await expect(page.locator("details[open]")).to_have_count(1)
+    assert troubles == []
+
+
+async def test_hostile_messages_are_text(browser: BrowserContext):
+    page = await browser.new_page()
+    troubles = watched(page)
+    for path in (*PAGES, f"/message?id={quote(HOSTILE[:250])}", f"/search?q={quote(HOSTILE[:250])}"):
+        await page.goto(path)
+        await page.wait_for_load_state("networkidle")
+        assert "outboxkit" in await page.title()
+        assert await page.locator("main script, main img, main iframe, [onerror]").count() == 0
+    assert [each for each in troubles if "404" not in each] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.night)])
+async def test_every_page_can_be_used_by_everybody(browser: BrowserContext, scheme: Any):
+    """By axe-core; and no page is wider than a phone."""
+    page = await browser.new_page()
+    await page.emulate_media(color_scheme=scheme)
+    for path in (*PAGES, "/message?id=held"):
+        for width in (360, 1280):
+            await page.set_viewport_size({"width": width, "height": 800})
+            await page.goto(path)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+        found = await Axe().run(page)
+        assert len(found.response["passes"]) > 10
+        assert found.violations_count == 0, f"{path}\n{found.generate_report()}"
+
+
+async def test_the_first_page_is_small_and_works_without_scripts(browser: BrowserContext):
+    page = await browser.new_page()
+    sizes: list[int] = []
+
+    async def measure(answer: Any) -> None:
+        sizes.append(len(await answer.body()))
+
+    page.on("response", measure)
+    await page.goto("/", wait_until="networkidle")
+    assert 20_000 < sum(sizes) < 150_000
+    assert browser.browser is not None
+    plain = await browser.browser.new_context(
+        java_script_enabled=False, base_url=page.url, storage_state=await browser.storage_state()
+    )
+    without = await plain.new_page()
+    await without.goto("/messages")
+    assert await without.locator("tbody tr").count() == 50
+    assert "UTC" in await without.locator("tbody time").first.inner_text()
+    await plain.close()

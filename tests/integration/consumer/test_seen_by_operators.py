@@ -1,0 +1,139 @@
+"""The row of a consumer at work, the lengths of its queues, and the messages that it tries again."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine, func, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import capture_logs
+
+from outboxkit import inbox_handler, tables
+from outboxkit.operators.doctor import messages
+from outboxkit.operators.retries import Retried, read_retried
+from outboxkit.operators.trace import TraceQuery, trace_messages
+from outboxkit.runtime import process
+from outboxkit.runtime.workers import KnownWorker, Presence, read_workers
+from tests.integration.consumer.running_consumer import Ordered, publish, starter
+from tests.integration.operators.doctoring import one, role
+from tests.support.pages import libpq
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+
+async def workers(engine: Engine) -> tuple[KnownWorker, ...]:
+    def read() -> tuple[KnownWorker, ...]:
+        with engine.connect() as connection:
+            return read_workers(connection)
+
+    return await asyncio.to_thread(read)
+
+
+async def retried(engine: Engine) -> tuple[Retried, ...]:
+    def read() -> tuple[Retried, ...]:
+        with engine.connect() as connection:
+            return read_retried(connection)
+
+    return await asyncio.to_thread(read)
+
+
+def noted(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        return list(connection.execute(select(tables.attempt)).all())
+
+
+async def test_a_row_tells_who_consumes_and_how_many_places_are_taken_and_how_long_the_queues_are(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient
+):
+    may_end = asyncio.Event()
+
+    @inbox_handler("Wait")
+    async def wait(session: AsyncSession, event: Ordered) -> None:
+        await may_end.wait()
+
+    async with starter(async_pg_engine, broker)(wait) as consumer:
+        for number in range(150):
+            publish(broker, number, f"m{number}")
+
+        async def seen() -> tuple[KnownWorker, ...]:
+            return await workers(pg_engine)
+
+        try:
+            (row,) = await eventually_async(
+                seen, lambda rows: [each.taken for each in rows] == [each.places for each in rows] != []
+            )
+            assert (row.kind, row.name, row.exchange, row.rests) == ("consumer", broker.queue, broker.exchange, False)
+            assert "@" not in (row.broker or "@")
+            lengths = await eventually_async(seen, lambda rows: rows[0].queues.get(broker.queue, 0) == broker.depth())
+            assert 0 < lengths[0].queues[broker.queue] < 150, "the others were pushed to the consumer"
+            assert lengths[0].queues[f"{broker.queue}.dead"] == 0
+        finally:
+            may_end.set()  # else its end would wait for the handlers
+        await consumer.reaches(processed=150)
+    assert await workers(pg_engine) == (), "it deletes its row"
+
+
+async def test_a_message_that_failed_twice_is_known_until_it_is_handled(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, postgresql_url: str
+):
+    is_mended = False
+
+    @inbox_handler("Charge")
+    async def charge(session: AsyncSession, event: Ordered) -> None:
+        if not is_mended:
+            raise ValueError(f"no account for {event.number}")
+
+    async with starter(async_pg_engine, broker)(charge) as consumer:
+        publish(broker, 7, "m1", headers={"outboxkit-key": "evil"})
+        await consumer.reaches(retried=1)
+        assert noted(pg_engine) == [], "a first failure costs no row"
+        await consumer.reaches(retried=2)
+
+        async def groups() -> tuple[Retried, ...]:
+            return await retried(pg_engine)
+
+        (group,) = await eventually_async(groups, lambda found: len(found) == 1)
+        assert (group.handler, group.messages.value, group.attempt) == ("Charge", 1, 2)
+        assert "no account for 7" in group.error
+        finding = await asyncio.to_thread(one, postgresql_url, messages.check_retried, "handler-failing")
+        assert "1 message of queue" in finding.what
+        (traced,) = (await trace_messages([async_pg_engine], TraceQuery(key="evil"))).messages
+        assert (traced.message_id, traced.state) == ("m1", "retried")
+        assert "attempt 2 failed" in traced.why[0].text
+        is_mended = True
+        await consumer.reaches(retried=2, processed=1)
+        await eventually_async(groups, lambda found: found == ())
+    assert noted(pg_engine) == []
+
+
+async def test_a_consumer_that_may_not_write_its_row_works_without(postgresql_url: str, pg_engine: Engine):
+    """Its log names the grant, once."""
+    with role(postgresql_url) as (name, url), psycopg.connect(libpq(postgresql_url), autocommit=True) as owner:
+        owner.execute(f"REVOKE ALL ON outboxkit_worker FROM {name}")
+        engine = process.engine(url, name="outboxkit consumer q")
+        presence = Presence(engine, "consumer", "q")
+        with capture_logs() as said:
+            async with engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                await presence.write(connection)
+                await presence.write(connection)
+        await presence.leave()
+        await engine.dispose()
+    assert [line["event"] for line in said] == ["this worker is in no list of workers"]
+    assert await workers(pg_engine) == ()
+
+
+async def test_a_worker_whose_session_number_somebody_else_has_by_now_is_gone(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, postgresql_url: str
+):
+    """The server was started again, and gives the numbers of killed workers' sessions to younger ones."""
+    presence = Presence(async_pg_engine, "relay")
+    async with async_pg_engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await presence.write(connection)
+    named = f"{libpq(postgresql_url)}?application_name=outboxkit%20relay"
+    with psycopg.connect(named) as younger, pg_engine.begin() as connection:
+        silent = {"seen_at": func.now() - timedelta(minutes=1), "sessions": f"[{younger.info.backend_pid}]"}
+        connection.execute(update(tables.worker).values(silent))
+        assert read_workers(connection) == ()

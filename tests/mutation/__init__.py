@@ -1,0 +1,1 @@
+"""Mutation testing of the modules that carry promises: `make mutation`."""

@@ -1,0 +1,1 @@
+"""Pairs of features: scenarios in which every two of them meet once."""

@@ -1,0 +1,119 @@
+"""The features that can meet on the way of a message, and the scenarios in which each pair of them does."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
+
+FEATURES: Mapping[str, Sequence[str]] = {
+    "body": ("plain", "compressed", "renamed", "foreign"),
+    "added by": ("a session", "a request that is repeated", "a handler", "a stranger"),
+    "due": ("at once", "later"),
+    "handler": ("async", "thread", "batch", "ordered", "shards"),
+    "first attempt": ("succeeds", "fails", "is rejected"),
+    "copies": ("one", "published twice", "kept and replayed"),
+    "queue": ("running", "paused at first"),
+}
+"""Each kind of feature and the ways in which it occurs: one of each kind makes a scenario."""
+
+Feature = tuple[str, str]
+Scenario = Mapping[str, str]
+
+STRANGER = "a stranger"
+IMPOSSIBLE: Mapping[frozenset[Feature], str] = {
+    **{
+        frozenset({("body", "foreign"), ("added by", way)}): "a foreign message has not been in an outbox"
+        for way in FEATURES["added by"]
+        if way != STRANGER
+    },
+    **{
+        frozenset({("body", body), ("added by", STRANGER)}): "what a stranger sends is the foreign message"
+        for body in ("compressed", "renamed", "plain")
+    },
+    **{
+        frozenset({(kind, "foreign" if kind == "body" else STRANGER), other}): why
+        for kind in ("body", "added by")
+        for other, why in (
+            (("due", "later"), "the delay is one of the outbox"),
+            (("copies", "kept and replayed"), "only what a relay publishes is kept"),
+        )
+    },
+}
+"""Pairs that cannot meet, and why."""
+
+
+PAGE = """# Where two features meet
+
+Each feature has tests of its own. What they miss are defects where two features meet: a compressed payload and a
+retry, a renamed event and a replay. So each pair of the features below meets in [a
+scenario](../../tests/pairs/test_pairs.py) on PostgreSQL and RabbitMQ, with relay and consumer as the commands run them.
+Four messages of two keys are added, published and handled. Then each has had one effect, outbox and dead letters are
+empty, and an ordered handler has kept the order of each key. By night random scenarios run, too.
+
+## The number of a scenario for each pair
+
+{table}
+
+## The scenarios
+
+What is not named is the first of its kind: a plain body, added by a session, due at once, an `async def` handler, whose
+first attempt succeeds, one copy, a running queue.
+
+{listed}
+
+## Pairs that cannot meet
+
+{impossible}
+
+`python -m tests.pairs` writes this page.
+"""
+
+
+def scenarios() -> list[Scenario]:
+    """A few scenarios in which every pair that can meet does; always the same ones."""
+    every = possible()
+    missing = set().union(*map(pairs_of, every))
+    chosen = list[Scenario]()
+    while missing:
+        best = max(every, key=lambda scenario: len(pairs_of(scenario) & missing))
+        chosen.append(best)
+        missing -= pairs_of(best)
+    return chosen
+
+
+def pairs_of(scenario: Scenario) -> set[frozenset[Feature]]:
+    """The pairs of features that meet in it."""
+    return set(map(frozenset, combinations(scenario.items(), 2)))
+
+
+def name_of(scenario: Scenario) -> str:
+    """Its name as a test: what is not the first way of its kind."""
+    special = [way for kind, way in scenario.items() if way != FEATURES[kind][0]]
+    return ", ".join(special) or "nothing special"
+
+
+def possible() -> list[Scenario]:
+    """All combinations that can be."""
+    every = [dict(zip(FEATURES, ways, strict=True)) for ways in product(*FEATURES.values())]
+    return [scenario for scenario in every if not pairs_of(scenario) & IMPOSSIBLE.keys()]
+
+
+def page() -> str:
+    """`docs/explanation/pairs.md`: which scenarios have which pairs, and why the others cannot be."""
+    numbered = list(enumerate(scenarios(), 1))
+    kinds = list(FEATURES)
+    rows = [["", *kinds[1:]], ["---"] * len(kinds)]
+    for place, kind in enumerate(kinds[:-1]):
+        for way in FEATURES[kind]:
+            cells = [_cell((kind, way), other, numbered) for other in kinds[place + 1 :]]
+            rows.append([f"**{way}**", *[""] * place, *cells])
+    reasons = sorted({(" and ".join(sorted(way for _, way in pair)), why) for pair, why in IMPOSSIBLE.items()})
+    listed = "\n".join(f"{number}. {name_of(scenario)}" for number, scenario in numbered)
+    impossible = "\n".join(f"* *{pair}*: {why}." for pair, why in reasons)
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return PAGE.format(table=table, listed=listed, impossible=impossible)
+
+
+def _cell(feature: Feature, kind: str, numbered: Sequence[tuple[int, Scenario]]) -> str:
+    """For each way of this kind the number of the first scenario in which it meets the feature."""
+    pairs = {way: frozenset({feature, (kind, way)}) for way in FEATURES[kind]}
+    met = {way: [number for number, each in numbered if pair in pairs_of(each)] for way, pair in pairs.items()}
+    return "<br>".join(f"{way}: {numbers[0]}" for way, numbers in met.items() if numbers)

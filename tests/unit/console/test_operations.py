@@ -1,0 +1,199 @@
+"""Replays and discards from the console: a dry run, then an operation that goes on without the page."""
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, insert, select, update
+
+from outboxkit.console import BasicAccess, operations
+from outboxkit.tables import audit, dead_letter, operation, outbox
+from tests.unit.console.conftest import Browser, csrf_in
+
+LETTER: dict[str, Any] = {
+    "type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "application/json", "side": "outbox",
+    "reason": "rejected", "attempts": 1, "dead_at": datetime.now(UTC),
+}  # fmt: skip
+OPERATOR = ("read", "operate")
+
+
+def fill(engine: Engine, count: int) -> None:
+    with engine.begin() as connection:
+        rows = [LETTER | {"message_id": f"m{number}", "position": number + 1} for number in range(count)]
+        connection.execute(insert(dead_letter), rows)
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """The hidden fields of the last form of a page."""
+    form = page.rpartition("<form")[2]
+    found = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)
+    return {name: value.replace("&#34;", '"') for name, value in found}
+
+
+async def ended(client: Any, place: str) -> str:
+    for _ in range(400):
+        page = str((await client.get(place)).text)
+        if "data-refresh" not in page:
+            return page
+        await asyncio.sleep(0.02)
+    raise AssertionError(page)
+
+
+@pytest.mark.parametrize(("action", "outcome"), [("replay", "replayed"), ("discard", "discarded")])
+async def test_dead_letters_are_resolved_after_a_dry_run(browser: Browser, engine: Engine, action: str, outcome: str):
+    fill(engine, 700)
+    async with browser(may=OPERATOR) as client:
+        dry = (await client.get(f"/dead/plan?action={action}&all=yes&type=OrderConfirmed&newer=1d")).text
+        assert f"Dry run: {action} 700 dead letters" in dry
+        assert f"outboxkit dead {action} --type OrderConfirmed --newer-than 1d" in dry
+        fill_later = insert(dead_letter).values(LETTER | {"message_id": "later", "position": 9000})
+        with engine.begin() as connection:
+            assert not connection.execute(select(dead_letter).where(dead_letter.c.resolution.is_not(None))).all()
+            connection.execute(fill_later)
+        answer = await client.post("/dead/plan", data=fields_of(dry) | {"why": "the bank is back"})
+        page = await ended(client, answer.headers["location"])
+        assert "700 of 700" in page
+        with engine.connect() as connection:
+            (row,) = connection.execute(select(audit)).all()
+            assert (row.action, row.affected, row.result) == (f"dead {action}", 700, "done")
+            assert row.operator == "ann"
+            assert "the bank is back" in row.filter
+            assert not connection.execute(select(operation)).all()
+            states = connection.execute(select(dead_letter.c.message_id, dead_letter.c.resolution)).all()
+            assert {state for id_, state in states if id_ != "later"} == {outcome}
+            assert dict(map(tuple, states))["later"] is None
+            assert len(connection.execute(select(outbox)).all()) == (700 if action == "replay" else 0)
+
+
+@pytest.mark.parametrize("query", ["", "&error=rejected"])
+async def test_a_dry_run_reads_a_window_and_the_operation_takes_all(
+    browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch, query: str
+):
+    monkeypatch.setattr(operations, "WINDOW", 100)
+    fill(engine, 700)
+    with engine.begin() as connection:
+        connection.execute(update(dead_letter).where(dead_letter.c.id < 600).values(error="rejected"))
+    async with browser(may=(*OPERATOR, "payload")) as client:
+        dry = (await client.get(f"/dead/plan?action=discard&all=yes{query}")).text
+        assert f"Dry run: discard {'all that match' if query else 'more than 100 dead letters'}</h1>" in dry
+        assert "Only the newest 100 were read" in dry
+        answer = await client.post("/dead/plan", data=fields_of(dry) | {"why": "old", "rate": "500"})
+        place = answer.headers["location"]
+        while (page := (await client.get(place)).text) and "being counted" in page:
+            await asyncio.sleep(0.02)
+        total = 599 if query else 700
+        assert f"of {total}</dd>" in page
+        page = await ended(client, place)
+        assert f"{total} of {total}" in page
+
+
+async def test_an_operation_is_stopped_and_the_next_console_goes_on(browser: Browser, engine: Engine):
+    fill(engine, 5)
+    async with browser(may=OPERATOR) as client:
+        dry = (await client.get("/dead/plan?all=yes")).text
+        place = (await client.post("/dead/plan", data=fields_of(dry) | {"rate": "1"})).headers["location"]
+        while "<dt>Done</dt>" in (page := (await client.get(place)).text) and " 0 of 5" in page:
+            await asyncio.sleep(0.02)
+        assert "dead replay" in (await client.get("/operations")).text
+    with engine.connect() as connection:
+        (row,) = connection.execute(select(operation)).all()
+        assert row.leased_until is None
+    async with browser(may=OPERATOR) as client:
+        page = (await client.get(place)).text
+        await client.post("/operation/stop", data={"csrf": csrf_in(page), "id": str(row.action)})
+        page = await ended(client, place)
+        assert "stopped" in page
+    with engine.connect() as connection:
+        actions = {one.action: one for one in connection.execute(select(audit))}
+        assert 0 < actions["dead replay"].affected < 5
+        assert actions["stop"].operator == "ann"
+
+
+async def test_who_may_not_operate_sees_the_command_and_no_form(browser: Browser, engine: Engine):
+    fill(engine, 3)
+    async with browser() as client:
+        dry = (await client.get("/dead/plan?all=yes")).text
+        assert "outboxkit dead replay --all" in dry
+        assert "needs the right “operate”" in dry
+        assert 'name="selection"' not in dry
+        for path in ("/dead/plan", "/replay", "/operation/stop"):
+            sent = {"csrf": csrf_in(dry), "action": "replay", "selection": "{}", "upto": "9", "total": "3", "id": "1"}
+            assert (await client.post(path, data=sent)).status_code == 403
+    with engine.connect() as connection:
+        assert not connection.execute(select(audit)).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"selection": "[]"},
+        {"selection": "{"},
+        {"selection": '{"type":"\\u0000"}'},
+        {"selection": '{"numbers":[99999999999999999999]}', "all": ""},
+        {"selection": f'{{"type":"{"x" * 256}"}}'},
+        {"selection": '{"numbers":[1]}'},
+        {"upto": "-1"},
+        {"upto": "9" * 5000},
+        {"rate": "0"},
+        {"rate": "x"},
+        {"total": "9" * 30},
+        {"total": "9" * 5000},
+        {"action": "zap"},
+        {"action": ""},
+        {"all": ""},
+        {"why": "w" * 256},
+        {"why": "a\0b"},
+    ],
+)
+async def test_a_form_that_was_made_up_does_nothing(browser: Browser, engine: Engine, changes: dict[str, str]):
+    fill(engine, 3)
+    async with browser(may=OPERATOR) as client:
+        dry = (await client.get("/dead/plan?all=yes")).text
+        assert (await client.post("/dead/plan", data=fields_of(dry) | changes)).status_code == 400
+    with engine.connect() as connection:
+        assert not connection.execute(select(operation)).all()
+
+
+@pytest.mark.parametrize("queue", ["", " ", "a\0b", "q" * 256, "ü" * 128])
+async def test_a_replay_needs_the_name_of_a_queue(browser: Browser, engine: Engine, queue: str):
+    async with browser(may=OPERATOR) as client:
+        sent = {"csrf": csrf_in((await client.get("/operations")).text), "selection": "{}", "total": "3"}
+        answer = await client.post("/replay", data=sent | {"to_queue": queue})
+        assert (answer.status_code, "“to_queue”" in answer.text) == (400, True)
+        assert (await client.post("/operation/stop", data=sent | {"id": "9" * 5000})).status_code == 400
+    with engine.connect() as connection:
+        assert not connection.execute(select(operation)).all()
+
+
+async def test_a_discard_needs_a_reason(browser: Browser, engine: Engine):
+    fill(engine, 3)
+    async with browser(may=OPERATOR) as client:
+        dry = (await client.get("/dead/plan?action=discard&all=yes")).text
+        answer = await client.post("/dead/plan", data=fields_of(dry))
+        assert (answer.status_code, "No reason" in answer.text) == (400, True)
+
+
+async def test_pages_without_operations(browser: Browser):
+    async with browser(may=OPERATOR) as client:
+        assert "No operation runs." in (await client.get("/operations")).text
+        assert "there is nothing to do" in (await client.get("/dead/plan?id=7")).text
+        assert (await client.get("/operation?id=7")).status_code == 404
+        assert (await client.get("/operation?id=x")).status_code == 400
+        assert "A dry run says" in (await client.get("/replay")).text
+        assert "No such message is kept." in (await client.get("/replay?to_queue=statistics")).text
+
+
+async def test_a_console_that_only_reads_leaves_operations_alone(browser: Browser, engine: Engine):
+    fill(engine, 3)
+    async with browser(may=OPERATOR) as client:
+        dry = fields_of((await client.get("/dead/plan?all=yes")).text) | {"rate": "1"}
+        place = (await client.post("/dead/plan", data=dry)).headers["location"]
+    async with browser() as client:
+        for _ in range(20):
+            assert "waiting" in (await client.get(place)).text
+    basic = BasicAccess({"bob": "a password of many signs"}, may={"bob": OPERATOR})
+    async with browser(access=basic, token=None) as client:
+        page = await client.get(place, auth=("bob", "a password of many signs"))
+        assert page.status_code == 200

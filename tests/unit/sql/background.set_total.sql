@@ -1,0 +1,3 @@
+UPDATE outboxkit_operation
+SET total=:messages
+WHERE :of = outboxkit_operation.action;

@@ -1,4 +1,0 @@
-UPDATE outboxkit_effect
-SET state='skipped', token=:new_token, finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now')
-WHERE outboxkit_effect."key" = :at_key AND outboxkit_effect.token = :at_token AND
-    outboxkit_effect.state = 'started';

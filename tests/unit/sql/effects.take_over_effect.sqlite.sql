@@ -1,4 +1,0 @@
-UPDATE outboxkit_effect
-SET token=:new_token, locked_until=strftime('%Y-%m-%d %H:%M:%f000', 'now', :lease)
-WHERE outboxkit_effect."key" = :at_key AND outboxkit_effect.token = :at_token AND
-    outboxkit_effect.state = 'started';

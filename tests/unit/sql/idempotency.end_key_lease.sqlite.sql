@@ -1,5 +1,0 @@
-UPDATE outboxkit_idempotency
-SET locked_until=strftime('%Y-%m-%d %H:%M:%f000', 'now')
-WHERE outboxkit_idempotency.scope = :at_scope AND outboxkit_idempotency.principal = :at_principal
-    AND outboxkit_idempotency."key" = :at_key AND outboxkit_idempotency.token = :at_token AND
-    outboxkit_idempotency.state = 'processing';

@@ -1,2 +1,0 @@
-INSERT INTO outboxkit_inbox (handler, message_id, type) SELECT '', '', ''
-WHERE 0 = 1;

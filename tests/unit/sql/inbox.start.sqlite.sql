@@ -1,5 +1,0 @@
-INSERT INTO outboxkit_attempt (queue, message_id, starts)
-VALUES (:queue, :message_id, 1)
-ON CONFLICT (queue, message_id) DO UPDATE
-SET starts = (outboxkit_attempt.starts + 1), touched_at = CURRENT_TIMESTAMP
-RETURNING starts, failures, first_failed_at;

@@ -1,7 +1,0 @@
-SELECT outboxkit_audit.id, outboxkit_audit.action, outboxkit_audit.operator, outboxkit_audit.filter,
-    outboxkit_audit.started_at, outboxkit_audit.ended_at, outboxkit_audit.affected,
-    outboxkit_audit.result
-FROM outboxkit_audit
-WHERE outboxkit_audit.started_at >= :since
-ORDER BY outboxkit_audit.started_at DESC, outboxkit_audit.id DESC
-LIMIT :limit OFFSET :param_1;

@@ -1,3 +1,0 @@
-SELECT outboxkit_published.position
-FROM outboxkit_published
-LIMIT :param_1 OFFSET :param_2;

@@ -1,3 +1,0 @@
-SELECT outboxkit_inbox.message_id
-FROM outboxkit_inbox
-WHERE outboxkit_inbox.handler = :handler AND outboxkit_inbox.message_id IN (:ids, …);

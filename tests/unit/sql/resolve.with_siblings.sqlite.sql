@@ -1,8 +1,0 @@
-SELECT chosen.id
-FROM outboxkit_dead_letter AS chosen
-WHERE chosen.id IN (:ids, …) UNION SELECT other.id
-FROM outboxkit_dead_letter AS other JOIN (SELECT DISTINCT chosen."key" AS "key", chosen.destination
-    AS destination
-    FROM outboxkit_dead_letter AS chosen
-    WHERE chosen.id IN (:ids, …) AND chosen.parked = 1) AS keys ON other."key" = keys."key" AND
-        other.destination = keys.destination AND other.parked = 1;

@@ -1,2 +1,0 @@
-DELETE FROM outboxkit_outbox
-WHERE outboxkit_outbox.position IN (:positions, …);

@@ -1,3 +1,0 @@
-SELECT outboxkit_shard_member.queue, outboxkit_shard_member.member, outboxkit_shard_member.shards
-FROM outboxkit_shard_member
-WHERE outboxkit_shard_member.seen_at >= strftime('%Y-%m-%d %H:%M:%f000', 'now', :ago);

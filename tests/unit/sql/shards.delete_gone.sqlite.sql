@@ -1,3 +1,0 @@
-DELETE FROM outboxkit_shard_member
-WHERE outboxkit_shard_member.queue = :queue AND outboxkit_shard_member.seen_at < strftime('%Y-%m-%d
-    %H:%M:%f000', 'now', :ago);

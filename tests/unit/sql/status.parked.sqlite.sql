@@ -1,6 +1,0 @@
-SELECT count(*) AS count_1
-FROM (SELECT outboxkit_outbox."key" AS "key"
-    FROM outboxkit_outbox
-    WHERE outboxkit_outbox.destination = :destination AND outboxkit_outbox.due_at >= :parked_until
-    ORDER BY outboxkit_outbox.due_at, outboxkit_outbox.position
-    LIMIT :limit OFFSET :param_1) AS first;

@@ -1,7 +1,0 @@
-SELECT outboxkit_dead_letter.id, outboxkit_dead_letter.message_id, outboxkit_dead_letter.reason,
-    outboxkit_dead_letter.error
-FROM outboxkit_dead_letter
-WHERE outboxkit_dead_letter."key" = :key AND outboxkit_dead_letter.parked = 1 AND
-    outboxkit_dead_letter.destination = :destination AND outboxkit_dead_letter.position < :position
-ORDER BY outboxkit_dead_letter."key", outboxkit_dead_letter.position
-LIMIT 1 OFFSET :param_1;

@@ -1,0 +1,2 @@
+DELETE FROM outboxkit_worker
+WHERE outboxkit_worker.id = :of;
