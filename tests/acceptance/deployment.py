@@ -124,7 +124,7 @@ class Deployment:
 
     def wait_for_empty_outbox(self) -> None:
         """Return once the relay has deleted everything."""
-        eventually(self.pending, lambda count: count == 0)
+        eventually(self.outbox_rows, lambda rows: not rows)
 
     def outbox_rows(self) -> list[Any]:
         """What is in the outbox."""
