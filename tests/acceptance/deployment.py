@@ -37,6 +37,8 @@ UNEXPECTED = frozenset(
     )
 )
 """Lines in the log of errors of outboxkit's own, which its processes survive."""
+LAST_LINES = 40
+"""The number of lines of each log that a failed test shows."""
 
 
 class Deployment:
@@ -173,4 +175,5 @@ class Deployment:
         self.engine.dispose()
         for process in self.processes:
             log = process.log.read_text(errors="replace")
+            print(process.log.name, *log.splitlines()[-LAST_LINES:], sep="\n")  # pytest shows it if the test failed
             assert not [event for event in UNEXPECTED if event in log and event not in self.survived], log
