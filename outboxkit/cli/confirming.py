@@ -20,7 +20,12 @@ def ask_first(question: str, done: str, *, yes: bool) -> None:
         raise ConfigurationError(
             f"standard input is not a terminal, and nothing was {done}: add --yes to go on without a question"
         )
-    typer.confirm(question, abort=True)
+    try:
+        typer.confirm(question, abort=True)
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise abort.__context__ from None
+        raise
 
 
 def work_through(

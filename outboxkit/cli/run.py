@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import shlex
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -99,6 +100,7 @@ def _reload(settings: Settings) -> int:
     with needs_extra("--reload"):
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - an extra
     logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns of a stop
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # on which it ends the process that it watches over
     command = shlex.join([sys.executable, "-m", "outboxkit", *(each for each in sys.argv[1:] if each != "--reload")])
     wait = settings.shutdown_timeout.total_seconds() + lifetime.GIVE_BACK_SECONDS + lifetime.LEFT_SECONDS
     run_process(

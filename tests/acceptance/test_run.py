@@ -102,8 +102,8 @@ class Shop:
         assert self.receipts() == list(numbers), self.log
 
 
-def stop(process: subprocess.Popen[str]) -> int:
-    process.send_signal(signal.SIGTERM)
+def stop(process: subprocess.Popen[str], signum: signal.Signals = signal.SIGTERM) -> int:
+    process.send_signal(signum)
     return process.wait(60)
 
 
@@ -171,7 +171,8 @@ def test_what_stops_one_part_stops_all_and_is_the_reason(on_servers: Shop, broke
     assert "relay stopped" in on_servers.log
 
 
-def test_a_changed_file_is_run_again(shop: Shop):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_changed_file_is_run_again(shop: Shop, signum: signal.Signals):
     running = shop.run_until("relay started", "--reload")
     shop.order(1)
     shop.wait_for(1)
@@ -180,7 +181,8 @@ def test_a_changed_file_is_run_again(shop: Shop):
     eventually(lambda: shop.log.count("relay started") > 1)
     shop.order(2)
     shop.wait_for(1, 20)
-    assert stop(running) == 0
+    assert stop(running, signum) == 0
+    assert shop.log.count("relay stopped") == shop.log.count("relay started")
 
 
 def test_the_console_is_a_page_of_the_same_process(shop: Shop):

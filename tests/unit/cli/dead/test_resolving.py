@@ -23,6 +23,13 @@ class Terminal(io.StringIO):
         return True
 
 
+class Interrupted(Terminal):
+    """One on which somebody presses Ctrl-C."""
+
+    def readline(self, size: int | None = -1, /) -> str:
+        raise KeyboardInterrupt
+
+
 def untouched(engine: Engine) -> bool:
     return not outbox_rows(engine) and all(row.resolution is None for row in letters(engine).values())
 
@@ -108,6 +115,9 @@ def test_a_replay_asks_unless_yes_is_given(run: Run, engine: Engine, monkeypatch
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     ended = run("dead", "replay", "1")
     assert (ended.code, "Replay them?" in ended.out + ended.err) == (1, True)
+    assert untouched(engine)
+    monkeypatch.setattr("sys.stdin", Interrupted())
+    assert run("dead", "replay", "1").code == 130
     assert untouched(engine)
     assert "Replay them?" not in run("dead", "replay", "--yes", "1").out
     assert not untouched(engine)
