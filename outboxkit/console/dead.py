@@ -9,11 +9,13 @@ from starlette.responses import Response
 
 from outboxkit.console.operations import FILTERS, TEXTS, asked_numbers, asked_selection
 from outboxkit.console.visit import Visit, decoded, page
-from outboxkit.operators.deadletters import WINDOW, DeadLetters, ReplayRules
+from outboxkit.operators.deadletters import REASONS, SIDES, WINDOW, DeadLetters, ReplayRules
 from outboxkit.operators.messages import read_now
 from outboxkit.statements.dead import GROUP_COLUMNS, Place
 
 ROWS = 50
+CHOICES = {"side": SIDES, "reason": REASONS}
+"""Filters that have few values."""
 
 
 async def show_dead(visit: Visit) -> Response:
@@ -29,8 +31,8 @@ async def show_dead(visit: Visit) -> Response:
     letters, group = DeadLetters(visit.console.engine), visit.asked("group")
     filters = {name: text for name in FILTERS if (text := visit.asked(name)) is not None}
     chosen: dict[str, Any] = {
-        "filters": filters, "same": selection.same, "texts": TEXTS, "rows": ROWS, "grouped": GROUP_COLUMNS,
-        "window": WINDOW,
+        "filters": filters, "same": selection.same, "texts": TEXTS, "choices": CHOICES, "rows": ROWS,
+        "grouped": GROUP_COLUMNS, "window": WINDOW,
     }  # fmt: skip
     if group in GROUP_COLUMNS:
         groups = await letters.group(selection, group, limit=ROWS, window=WINDOW)

@@ -18,6 +18,7 @@ from outboxkit.operators.sql.listing import State, walks_of
 from outboxkit.operators.trace import Trace, TraceQuery, trace_messages
 
 ROWS = 50
+MOST_TRACEBACKS = 5
 STATES: tuple[State, ...] = get_args(State)
 FILTERS = ("type", "key", "destination", "correlation_id", "prefix")
 _OF_COLUMN: dict[str, Any] = {"position": int, "published_at": datetime, "due_at": datetime}
@@ -84,8 +85,12 @@ async def message(visit: Visit) -> Response:
     if visit.may("payload") and trace.messages:
         content = await visit.read(reading.read_content, id_)
     letters: Sequence[Any] = ()
+    failures: Sequence[Any] = ()
     if any(each.kind == "dead" for one in trace.messages for each in one.why):
-        letters = (await DeadLetters(visit.console.engine).find(Selection(message_ids=(id_,)), limit=ROWS)).rows
+        dead, chosen = DeadLetters(visit.console.engine), Selection(message_ids=(id_,))
+        letters = (await dead.find(chosen, limit=ROWS)).rows
+        if visit.may("payload"):
+            failures = [each for each in await dead.read(chosen, limit=MOST_TRACEBACKS) if each.traceback]
     shown: dict[str, Any] = {}
     if content is not None:
         redaction = visit.console.redaction
@@ -98,6 +103,7 @@ async def message(visit: Visit) -> Response:
         one=next(iter(trace.messages), None),
         content=content,
         letters=letters,
+        failures=failures,
         shown=shown,
     )
 

@@ -11,14 +11,8 @@ from sqlalchemy import Row
 from outboxkit.cli.options import Key, Type, duration
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
-from outboxkit.operators.deadletters import Selection
+from outboxkit.operators.deadletters import REASONS, SIDES, Selection
 
-SIDES = ("outbox", "inbox")
-REASONS = (
-    *("unroutable", "rejected", "expired"),
-    *("failed", "undecodable", "malformed", "no handler", "stale", "crash", "dropped", "newer version"),
-)
-"""The reasons of a relay, and those of a consumer."""
 LARGEST = 2**63 - 1
 DIGITS = len(str(LARGEST))
 Reason = Annotated[

@@ -31,8 +31,11 @@ from outboxkit.runtime.window import lowest_id
 from outboxkit.schema import partitions
 from outboxkit.statements.dead import Place, Selection
 from outboxkit.statements.dialects import is_server
+from outboxkit.telemetry.catalogue import DEAD_REASONS
 
 __all__ = [
+    "REASONS",
+    "SIDES",
     "WINDOW",
     "DeadLetterGroups",
     "DeadLetterPage",
@@ -51,6 +54,9 @@ READ_AHEAD = 10_000
 
 WINDOW = 20_000
 """Dead letters that are read for a page, at most."""
+
+SIDES = tuple(DEAD_REASONS)
+REASONS = tuple(dict.fromkeys(reason for reasons in DEAD_REASONS.values() for reason in reasons))
 
 Kind = tuple[str, str | None, str]
 """Side, type and reason."""

@@ -50,6 +50,7 @@ async def test_a_list_is_paged_and_filtered(browser: Browser, letters: Engine):
         assert count == 122
         assert (await client.get("/dead?type=A")).text.count('class="id"') == 1
         assert (await client.get("/dead?reason=crash&side=inbox")).text.count('class="id"') == 1
+        assert "<option selected>crash</option>" in (await client.get("/dead?reason=crash&side=inbox")).text
         assert "No dead letter matches" in (await client.get("/dead?older=1d")).text
         assert (await client.get("/dead?after=x")).status_code == 400
 
@@ -62,6 +63,18 @@ async def test_a_message_leads_to_the_dry_run_of_its_dead_letters(browser: Brows
         link = html.unescape(page.partition(">Replay all 2<")[0].rpartition('href="')[2].rstrip('"'))
         assert "Dry run: replay 2 dead letters" in (await client.get(link)).text
         assert ">Discard it<" in (await client.get("/message?id=m8")).text
+
+
+async def test_a_traceback_is_shown_to_those_who_may_see_what_is_in_messages(browser: Browser, letters: Engine):
+    failed = LETTER | {"message_id": "m7", "handler": "Ship", "traceback": "Traceback:\n  <b>KeyError</b>"}
+    with letters.begin() as connection:
+        connection.execute(insert(dead_letter), failed)
+    async with browser(may=("read", "payload")) as client:
+        page = (await client.get("/message?id=m7")).text
+        assert "The traceback of Ship" in page
+        assert "&lt;b&gt;KeyError&lt;/b&gt;" in page
+    async with browser() as client:
+        assert "KeyError" not in (await client.get("/message?id=m7")).text
 
 
 async def test_what_is_chosen_goes_into_a_dry_run(browser: Browser, letters: Engine):
