@@ -361,8 +361,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
     ),
     "key-parked": FindingKind(
         severity=PROBLEM,
-        what="The key {key} is parked: {waiting} behind {dead}. The first is message {message} ({reason}): "
-        "{error}.{others}",
+        what="The key {key} is parked: {waiting} behind {dead}. The first is message {message}, {error}.{others}",
         why="Messages of a key stay in order, so that the later ones wait until an operator decides on the dead one.",
         cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
         commands=(

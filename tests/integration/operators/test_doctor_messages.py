@@ -26,7 +26,7 @@ PLAIN = {"id": "m", "key": None, "destination": "default", "held": False, "due":
 DEAD = """
     INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error,
                                        attempts, parked, position, dead_at)
-    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s, 7,
+    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'rejected', 'rejected: the queue is full', 10, %s, 7,
             now() - interval '3 days')
 """
 HANDLER = "INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES (%s, %s, now() - interval '3 hours')"
@@ -126,8 +126,8 @@ def test_a_key_that_is_parked(postgresql_url: str) -> None:
     parked, dead = look(postgresql_url, messages.check_dead_letters)
     assert (parked.code, parked.severity) == ("key-parked", "problem")
     assert parked.what == (
-        "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7 (refused): "
-        "the queue is full."
+        "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7, "
+        "rejected: the queue is full."
     )
     assert parked.commands[1] == "outboxkit dead replay --side outbox --key 'order 7'"
     assert dead.code == "dead-letters"
@@ -159,7 +159,7 @@ def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
     (finding,) = look(postgresql_url, messages.check_dead_letters)
     assert (finding.code, finding.severity) == ("dead-letters", "warning")
     assert finding.what == (
-        "1 dead letter is open (1 outbox refused). The oldest, for 3 d 0 h: OrderConfirmed, the queue is full"
+        "1 dead letter is open (1 outbox rejected). The oldest, for 3 d 0 h: OrderConfirmed, rejected: the queue is full"
     )
     assert finding.commands[0] == "outboxkit dead list"
 
