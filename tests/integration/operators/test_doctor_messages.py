@@ -159,7 +159,8 @@ def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
     (finding,) = look(postgresql_url, messages.check_dead_letters)
     assert (finding.code, finding.severity) == ("dead-letters", "warning")
     assert finding.what == (
-        "1 dead letter is open (1 outbox rejected). The oldest, for 3 d 0 h: OrderConfirmed, rejected: the queue is full"
+        "1 dead letter is open (1 outbox rejected). The oldest, for 3 d 0 h: OrderConfirmed, rejected: the queue is "
+        "full"
     )
     assert finding.commands[0] == "outboxkit dead list"
 
