@@ -4,10 +4,12 @@ import argparse
 import random
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from tests.faults.faults import ALL, CLUSTERED
-from tests.faults.soak import soak
+from tests.faults.shrink import shrunk
+from tests.faults.soak import Report, Run, soak
 from tests.servers import POSTGRESQL, provide_own, provide_own_rabbitmq
 from tests.servers.cluster import NODES, provide_cluster
 
@@ -21,34 +23,42 @@ def main() -> int:
     parser.add_argument("--only", help=f"faults, with commas between them: {', '.join(CLUSTERED)}")
     parser.add_argument("--nodes", type=int, choices=(1, NODES), default=1, help="of RabbitMQ")
     parser.add_argument("--pooler", action="store_true", help="the workers' sessions are PgBouncer's")
+    parser.add_argument("--faults", help="only these numbers of the plan, with commas between them")
+    parser.add_argument("--shrink", type=int, default=0, metavar="N", help="after a failure, N tries with fewer faults")
     arguments = parser.parse_args()
     known = CLUSTERED if arguments.nodes == NODES else ALL
     names = arguments.only.split(",") if arguments.only else list(known)
     if unknown := set(names) - known.keys():
         parser.error(f"{', '.join(sorted(unknown))}: accepted are {', '.join(known)}")
-    logs = Path(tempfile.mkdtemp(prefix="okit-soak-"))
-    again = f"make soak MINUTES={arguments.minutes:g} SEED={arguments.seed}"
-    if others := [f"--nodes {NODES}"] * (arguments.nodes > 1) + [f"--pooler {arguments.pooler}"] * bool(
-        arguments.pooler
-    ):
-        again += f' ARGS="{" ".join(others)}"'
-    print(f"{again}, logs in {logs}", flush=True)
+    run = Run(
+        seed=arguments.seed, seconds=arguments.minutes * 60, names=tuple(names), longest=arguments.longest,
+        nodes=arguments.nodes, pooler=arguments.pooler,
+        chosen=tuple(map(int, arguments.faults.split(","))) if arguments.faults else None,
+    )  # fmt: skip
     database = provide_own(POSTGRESQL)
-    broker = provide_cluster() if arguments.nodes > 1 else provide_own_rabbitmq()
+    broker = provide_cluster() if run.nodes > 1 else provide_own_rabbitmq()
+
+    def report_of(run: Run) -> Report:
+        logs = Path(tempfile.mkdtemp(prefix="okit-soak-"))
+        print(f"{run}, logs in {logs}", flush=True)
+        report = soak(database, broker, logs, run)
+        print(report, flush=True)
+        return report
+
     try:
         database.start()
         broker.start()
-        report = soak(
-            database, broker, logs,
-            seed=arguments.seed, seconds=arguments.minutes * 60, names=names, longest=arguments.longest,
-            pooler=arguments.pooler,
-        )  # fmt: skip
+        report = report_of(run)
+        if report.verdicts and arguments.shrink:
+            left = shrunk(
+                report.happened,
+                lambda faults: bool(report_of(replace(run, chosen=faults)).verdicts),
+                tries=arguments.shrink,
+            )
+            print(f"the fewest faults that broke a promise: {replace(run, chosen=left)}")
     finally:
         broker.close()
         database.close()
-    print(report)
-    if report.verdicts:
-        print(f"again: {again}; logs in {logs}")
     return bool(report.verdicts)
 
 

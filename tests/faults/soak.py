@@ -24,7 +24,7 @@ from outboxkit import tables
 from tests.acceptance.deployment import UNEXPECTED, Deployment
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults import shop
-from tests.faults.faults import ALL, ends_well, plan
+from tests.faults.faults import ALL, CLUSTERED, ends_well, plan
 from tests.faults.history import Committed, Dead, Fault, Handled, History, Published, Rules, Verdict, judge
 from tests.processes import COMMAND
 from tests.servers import OwnServer, Server, create_database, drop_database, provide_pooler
@@ -55,13 +55,47 @@ SETTINGS = {
 }
 
 
-@dataclass
-class Report:
-    """What a soak did and found."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a soak is asked for; as a text the command that asks for it.
+
+    Attributes:
+        seconds: for which faults happen. The drain comes after them.
+        names: of the faults that are drawn.
+        longest: seconds of a fault, at most.
+        pooler: PgBouncer is before the workers.
+        chosen: the numbers of faults of the plan, which alone happen; None for all of these seconds.
+    """
 
     seed: int
     seconds: float
+    names: tuple[str, ...] = tuple(ALL)
+    longest: float = 6
+    nodes: int = 1
+    pooler: bool = False
+    chosen: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        options = [f"--nodes {self.nodes}"] if self.nodes > 1 else []
+        options += ["--pooler"] if self.pooler else []
+        options += [f"--longest {self.longest:g}"] if self.longest != type(self).longest else []
+        if set(self.names) != set(CLUSTERED if self.nodes > 1 else ALL):
+            options.append(f"--only '{','.join(self.names)}'")
+        if self.chosen is not None:
+            options.append(f"--faults {','.join(map(str, self.chosen))}")
+        return f"make soak MINUTES={self.seconds / 60:g} SEED={self.seed}" + (
+            f' ARGS="{" ".join(options)}"' if options else ""
+        )
+
+
+@dataclass
+class Report:
+    """What a soak did and found. `happened` has the numbers of its faults."""
+
+    run: Run
+    seconds: float
     history: History
+    happened: tuple[int, ...]
     faults: Counter[str]
     copies: int
     sessions: int
@@ -72,15 +106,17 @@ class Report:
         names = ", ".join(f"{name} {times}" for name, times in sorted(self.faults.items()))
         made, dead = self.history.committed, self.history.dead
         lines = [
-            f"seed {self.seed}, {self.seconds:.0f} s: {len(made)} messages committed, {self.copies} copies published,",
-            f"  {len(self.history.handled)} effects, {len(dead)} dead letters; at most {self.sessions} sessions and",
-            f"  {self.memory >> 20} MiB a process",
+            f"seed {self.run.seed}, {self.seconds:.0f} s: {len(made)} messages committed,",
+            f"  {self.copies} copies published, {len(self.history.handled)} effects, {len(dead)} dead letters;",
+            f"  at most {self.sessions} sessions and {self.memory >> 20} MiB a process",
             f"{self.faults.total()} faults: {names}",
             f"{len(self.verdicts)} broken promises",
         ]
         for name, times in Counter(verdict.name for verdict in self.verdicts).items():
             examples = [verdict.text for verdict in self.verdicts if verdict.name == name]
             lines.append("\n  ".join((f"{name}, {times} times, such as", *examples[:5])))
+        if self.verdicts:
+            lines.append(f"again: {self.run}")
         return "\n".join(lines)
 
 
@@ -262,15 +298,20 @@ class Soak:
             with suppress(OSError, ValueError):
                 self.memory = max(self.memory, worker.most_memory)
 
-    def break_things(self, seconds: float, names: list[str], longest: float) -> None:
-        """Faults until the time is over."""
-        ends = time.monotonic() + seconds
-        for broken in plan(random.Random(f"{self.seed} faults"), names, longest=longest):
-            if time.monotonic() > ends or self.end.is_set():
+    def break_things(self, run: Run) -> Iterator[int]:
+        """Faults until the time is over, or all that were chosen: the number of each in the plan, once it has ended."""
+        ends = time.monotonic() + run.seconds
+        drawn = plan(random.Random(f"{self.seed} faults"), list(run.names), longest=run.longest)
+        for number, broken in enumerate(drawn, 1):
+            is_over = time.monotonic() > ends if run.chosen is None else number > max(run.chosen, default=0)
+            if is_over or self.end.is_set():
                 return
+            if run.chosen is not None and number not in run.chosen:
+                continue
             began, ended = broken.happen(self)
-            print(f"{ended:.1f} {' + '.join(broken.names)}: {ended - began:.1f} s", flush=True)
+            print(f"{number}. {ended:.1f} {' + '.join(broken.names)}: {ended - began:.1f} s", flush=True)
             self.faulted.append(Fault(" + ".join(broken.names), began, ended))
+            yield number
 
     def history(self) -> History:
         """What is known now; the tap is emptied."""
@@ -381,28 +422,18 @@ def _world(
         yield world
 
 
-def soak(
-    database: Server,
-    broker: OwnServer | Cluster,
-    logs: Path,
-    *,
-    seed: int,
-    seconds: float,
-    names: list[str] | None = None,
-    longest: float = 6,
-    pooler: bool = False,
-) -> Report:
-    """Run for so long under faults with these names, drain, and judge; with PgBouncer or without."""
+def soak(database: Server, broker: OwnServer | Cluster, logs: Path, run: Run) -> Report:
+    """Run under faults, drain, and judge."""
     cluster, broker = (broker, broker.nodes[0]) if isinstance(broker, Cluster) else (None, broker)
     began = time.time()
-    with _world(database, broker, logs, seed, cluster, is_pooled=pooler) as world:
+    with _world(database, broker, logs, run.seed, cluster, is_pooled=run.pooler) as world:
         world.start()
         with ThreadPoolExecutor(PRODUCERS + CLIENTS + 1) as pool:
             running: list[Future[None]] = [pool.submit(world.produce, number) for number in range(PRODUCERS)]
             running += [pool.submit(world.ask, number) for number in range(CLIENTS)]
             running.append(pool.submit(world.operate))
             try:
-                world.break_things(seconds, names or list(ALL), longest)
+                happened = tuple(world.break_things(run))
             finally:
                 world.end.set()
             for one in running:
@@ -418,5 +449,6 @@ def soak(
         verdicts += judge(history, Rules(patience=PATIENCE_SECONDS))
         faults = Counter(name for fault in history.faults for name in fault.name.split(" + "))
         return Report(
-            seed, time.time() - began, history, faults, len(history.published), world.sessions, world.memory, verdicts
-        )
+            run, time.time() - began, history, happened, faults,
+            len(history.published), world.sessions, world.memory, verdicts,
+        )  # fmt: skip

@@ -4,19 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.faults import ALL, SHORT
-from tests.faults.soak import soak
+from tests.faults.faults import SHORT
+from tests.faults.soak import Run, soak
 from tests.servers import OwnServer, Server
 from tests.support.night import SEED
 
 
 def test_a_short_soak_breaks_no_promise(own_postgresql: Server, own_rabbitmq: OwnServer, tmp_path: Path):
-    report = soak(own_postgresql, own_rabbitmq, tmp_path, seed=20260, seconds=8, names=list(SHORT), longest=1)
-    assert not report.verdicts, f"{report}\nagain: make soak MINUTES=0.1 SEED=20260"
+    run = Run(seed=20260, seconds=8, names=tuple(SHORT), longest=1)
+    report = soak(own_postgresql, own_rabbitmq, tmp_path, run)
+    assert not report.verdicts, report
     assert len(report.history.handled) > len(report.history.committed) > 50
 
 
 @pytest.mark.night
 def test_a_soak_of_minutes_breaks_no_promise(own_postgresql: Server, own_rabbitmq: OwnServer, tmp_path: Path):
-    report = soak(own_postgresql, own_rabbitmq, tmp_path, seed=SEED, seconds=150, names=list(ALL))
-    assert not report.verdicts, f"{report}\nagain: make soak MINUTES=2.5 SEED={SEED}"
+    report = soak(own_postgresql, own_rabbitmq, tmp_path, Run(seed=SEED, seconds=150))
+    assert not report.verdicts, report
