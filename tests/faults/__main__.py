@@ -7,11 +7,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.faults.faults import ALL, CLUSTERED
+from tests.faults.replicated import Replicated
 from tests.faults.shrink import shrunk
-from tests.faults.soak import Report, Run, soak
-from tests.servers import POSTGRESQL, provide_own, provide_own_rabbitmq
+from tests.faults.soak import Report, Run, known, soak
+from tests.servers import POSTGRESQL, Server, provide_own, provide_own_rabbitmq
 from tests.servers.cluster import NODES, provide_cluster
+from tests.servers.postgresql import find_programs
 
 
 def main() -> int:
@@ -20,22 +21,26 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(100_000))
     parser.add_argument("--longest", type=float, default=6, help="seconds of a fault, at most")
-    parser.add_argument("--only", help=f"faults, with commas between them: {', '.join(CLUSTERED)}")
+    every = known(nodes=NODES, standby=True)
+    parser.add_argument("--only", help=f"faults, with commas between them: {', '.join(every)}")
     parser.add_argument("--nodes", type=int, choices=(1, NODES), default=1, help="of RabbitMQ")
     parser.add_argument("--pooler", action="store_true", help="the workers' sessions are PgBouncer's")
+    parser.add_argument("--standby", action="store_true", help="PostgreSQL has a synchronous standby")
     parser.add_argument("--faults", help="only these numbers of the plan, with commas between them")
     parser.add_argument("--shrink", type=int, default=0, metavar="N", help="after a failure, N tries with fewer faults")
     arguments = parser.parse_args()
-    known = CLUSTERED if arguments.nodes == NODES else ALL
-    names = arguments.only.split(",") if arguments.only else list(known)
-    if unknown := set(names) - known.keys():
-        parser.error(f"{', '.join(sorted(unknown))}: accepted are {', '.join(known)}")
+    accepted = known(nodes=arguments.nodes, standby=arguments.standby)
+    names = tuple(arguments.only.split(",")) if arguments.only else accepted
+    if unknown := set(names) - set(accepted):
+        parser.error(f"{', '.join(sorted(unknown))}: accepted are {', '.join(accepted)}")
     run = Run(
-        seed=arguments.seed, seconds=arguments.minutes * 60, names=tuple(names), longest=arguments.longest,
-        nodes=arguments.nodes, pooler=arguments.pooler,
+        seed=arguments.seed, seconds=arguments.minutes * 60, names=names, longest=arguments.longest,
+        nodes=arguments.nodes, pooler=arguments.pooler, standby=arguments.standby,
         chosen=tuple(map(int, arguments.faults.split(","))) if arguments.faults else None,
     )  # fmt: skip
-    database = provide_own(POSTGRESQL)
+    database: Server = provide_own(POSTGRESQL)
+    if run.standby and (programs := find_programs()) is not None:
+        database = Replicated(programs)
     broker = provide_cluster() if run.nodes > 1 else provide_own_rabbitmq()
 
     def report_of(run: Run) -> Report:

@@ -11,6 +11,7 @@ from typing import Protocol
 import psycopg
 
 from tests.acceptance.worker_process import WorkerProcess
+from tests.faults.replicated import Replicated
 from tests.servers import OwnServer, Server
 from tests.servers.cluster import Cluster
 from tests.support.tcp_proxy import TcpProxy
@@ -141,6 +142,14 @@ def database_killed(world: World, numbers: random.Random) -> Iterator[None]:
 
 
 @contextmanager
+def primary_lost(world: World, numbers: random.Random) -> Iterator[None]:
+    """It never comes back, and its synchronous standby is promoted."""
+    assert isinstance(world.database, Replicated), "it needs --standby"
+    world.database.fail_over()
+    yield
+
+
+@contextmanager
 def broker_killed(world: World, numbers: random.Random) -> Iterator[None]:
     """Of a cluster one node."""
     broker = numbers.choice(world.cluster.nodes) if world.cluster else world.broker
@@ -234,8 +243,10 @@ ALL = SHORT | _named(
     *(database_killed, broker_killed, network_silent, broker_out_of_memory, queue_full, connections_used_up),
     shards_changed,
 )
-CLUSTERED = ALL | _named(node_frozen, majority_lost)
-"""With three nodes."""
+CLUSTERED = _named(node_frozen, majority_lost)
+"""Further ones, with three nodes of RabbitMQ."""
+REPLICATED = _named(primary_lost)
+"""Further ones, with a standby of PostgreSQL."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +264,7 @@ class Broken:
         numbers, began = random.Random(self.seed), time.time()
         with ExitStack() as broken:
             for name in self.names:
-                broken.enter_context(CLUSTERED[name](world, numbers))
+                broken.enter_context((ALL | CLUSTERED | REPLICATED)[name](world, numbers))
             time.sleep(self.seconds)
         return began, time.time()
 

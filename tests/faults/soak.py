@@ -24,7 +24,7 @@ from outboxkit import tables
 from tests.acceptance.deployment import UNEXPECTED, Deployment
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults import shop
-from tests.faults.faults import ALL, CLUSTERED, ends_well, plan
+from tests.faults.faults import ALL, CLUSTERED, REPLICATED, ends_well, plan
 from tests.faults.history import Committed, Dead, Fault, Handled, History, Published, Rules, Verdict, judge
 from tests.processes import COMMAND
 from tests.servers import OwnServer, Server, create_database, drop_database, provide_pooler
@@ -55,6 +55,11 @@ SETTINGS = {
 }
 
 
+def known(*, nodes: int, standby: bool) -> tuple[str, ...]:
+    """The names of the faults of these servers."""
+    return (*ALL, *(CLUSTERED if nodes > 1 else ()), *(REPLICATED if standby else ()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What a soak is asked for; as a text the command that asks for it.
@@ -64,6 +69,7 @@ class Run:
         names: of the faults that are drawn.
         longest: seconds of a fault, at most.
         pooler: PgBouncer is before the workers.
+        standby: the database has a synchronous standby.
         chosen: the numbers of faults of the plan, which alone happen; None for all of these seconds.
     """
 
@@ -73,13 +79,14 @@ class Run:
     longest: float = 6
     nodes: int = 1
     pooler: bool = False
+    standby: bool = False
     chosen: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         options = [f"--nodes {self.nodes}"] if self.nodes > 1 else []
-        options += ["--pooler"] if self.pooler else []
+        options += ["--pooler"] * self.pooler + ["--standby"] * self.standby
         options += [f"--longest {self.longest:g}"] if self.longest != type(self).longest else []
-        if set(self.names) != set(CLUSTERED if self.nodes > 1 else ALL):
+        if set(self.names) != set(known(nodes=self.nodes, standby=self.standby)):
             options.append(f"--only '{','.join(self.names)}'")
         if self.chosen is not None:
             options.append(f"--faults {','.join(map(str, self.chosen))}")

@@ -78,6 +78,11 @@ class TcpProxy:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
+    def lead_to(self, port: int) -> None:
+        """Lead to another server of the same host from now on; the connections that were open have ended."""
+        self._target = (self._target[0], port)
+        self.cut()
+
     def reset_after(self, count: int | None) -> None:
         """The connection whose byte is this one from now, of all that pass, ends behind it; None: none does."""
         self._bytes_left = count
