@@ -23,6 +23,7 @@ IMAGE = "rabbitmq:4-alpine"
 PORT = 5672
 START_SECONDS = 120
 STOP_SECONDS = 60
+NAMES_SECONDS = 3
 LOG = "rabbitmq.log"
 USER = "outboxkit"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
@@ -127,7 +128,7 @@ class PrivateRabbitmq:
         """Wait for a connection to the node that was launched."""
         node = self._node
         if node is None or not wait_until(lambda: answers(self.url), node.alive, START_SECONDS):
-            self.kill()
+            self._end(signal.SIGKILL)
             raise not_started("RabbitMQ", read_log(self._home.folder / LOG))
 
     def pause(self) -> None:
@@ -143,13 +144,26 @@ class PrivateRabbitmq:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL the node."""
+        """SIGKILL the node, once it has written the names of its quorum queues.
+
+        It does so a second after it has declared one. A node of version 3.10 that is killed before comes back with a
+        queue that answers nobody.
+        """
+        if self._node is not None:
+            wait_until(self._has_written_names, self._node.alive, NAMES_SECONDS)
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
         """Kill the node and the name server, and remove their folder."""
-        self.kill()
+        self._end(signal.SIGKILL)
         self._home.close()
+
+    def _has_written_names(self) -> bool:
+        for names in self._home.folder.glob("nodes/*/quorum/*/names.dets"):
+            written = names.read_bytes()
+            if any(each.is_dir() and each.name.encode() not in written for each in names.parent.iterdir()):
+                return False
+        return True
 
     def execute(self, program: str, *arguments: str) -> None:
         """Run one of RabbitMQ's own programs, such as `rabbitmqctl`, against this node."""
