@@ -39,7 +39,9 @@ def main() -> int:
         chosen=tuple(map(int, arguments.faults.split(","))) if arguments.faults else None,
     )  # fmt: skip
     database: Server = provide_own(POSTGRESQL)
-    if run.standby and (programs := find_programs()) is not None:
+    if run.standby:
+        if (programs := find_programs()) is None:
+            parser.error("--standby needs PostgreSQL's programs on this machine")
         database = Replicated(programs)
     broker = provide_cluster() if run.nodes > 1 else provide_own_rabbitmq()
 
