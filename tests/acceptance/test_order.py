@@ -145,6 +145,7 @@ def inversions(first: dict[str, list[int]]) -> list[tuple[str, int, int]]:
     ]
 
 
+@pytest.mark.night
 def test_a_relay_that_freezes_in_its_share_holds_back_no_key_but_those_in_its_hands(deployment: Deployment):
     """Two relays share the keys of a backlog. One freezes, and new keys of both shares go on; it all ends in order."""
     numbers = chance("frozen")
