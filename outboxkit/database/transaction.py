@@ -27,7 +27,7 @@ from outboxkit.statements.dialects import has_one_writer
 AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
 """The kinds of sessions that SQLAlchemy has."""
 
-_KEY, _GUARDED = "outboxkit.guard", "outboxkit.guarded"
+_KEY, _GUARDED, _CHECK = "outboxkit.guard", "outboxkit.guarded", "outboxkit.check"
 _ENDED, _ABORTED = 0, 3
 """libpq's PQTRANS_IDLE and PQTRANS_INERROR, as psycopg and psycopg2 report them."""
 
@@ -130,7 +130,13 @@ class HandlerSession(Session):
     """The session of a worker for one transaction of handlers, which it commits right after them."""
 
 
+def _check_flush(session: Session, _context: object, _instances: object) -> None:
+    if (check := session.info.get(_CHECK)) is not None:
+        check()
+
+
 event.listen(HandlerSession, "before_commit", _refuse_commit)  # once: to listen to each session costs 25 us
+event.listen(HandlerSession, "before_flush", _check_flush)
 
 
 @contextmanager
@@ -267,6 +273,55 @@ def guard_until_end(session: Session, connection: Connection, transaction: str |
         connection.execute(statements.inbox.lift_guard(), {"transaction": transaction})
     except DBAPIError as error:
         raise _refusal(text)(error) from error
+
+
+@contextmanager
+def checked(
+    session: Session, connection: Connection, transaction: str | None, text: str
+) -> Iterator[Callable[[], None]]:
+    """Check before each flush of the block that the transaction is still the one of the inbox rows; yields the check.
+
+    `ROLLBACK AND CHAIN` ends it, and the driver sees a transaction as before: one that no guard keeps from a COMMIT,
+    with what the next handlers of a batch do. But the session's name has lost its mark, which the server has told the
+    driver. If it is another one, or the driver does not know it, the server is asked.
+
+    Args:
+        session: the one that is flushed.
+        connection: its connection.
+        transaction: the number of the transaction; None: there is none on SQLite.
+        text: of the error.
+
+    Raises:
+        TransactionRequired: it is another transaction; the check, and the flush, raise it.
+    """
+    mark = _session_name(connection)
+
+    def check() -> None:
+        is_ended = _status(connection) == _ENDED
+        if not is_ended and mark.endswith(statements.inbox.MARK) and _session_name(connection) == mark:
+            return
+        if is_ended or not connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}):
+            raise TransactionRequired(text)
+
+    if transaction is None:
+        yield lambda: None
+        return
+    if not isinstance(session, HandlerSession) and not event.contains(session, "before_flush", _check_flush):
+        event.listen(session, "before_flush", _check_flush)
+    outer, session.info[_CHECK] = session.info.get(_CHECK), check
+    try:
+        yield check
+    finally:
+        session.info[_CHECK] = outer
+
+
+def _session_name(connection: Connection) -> str:
+    """The session's `application_name` as psycopg, psycopg2 or asyncpg knows it; empty if the driver does not."""
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "get_settings"):
+        return str(driver.get_settings().application_name)
+    ask = getattr(getattr(driver, "info", None), "parameter_status", None)
+    return (ask("application_name") or "") if ask is not None else ""
 
 
 @cache

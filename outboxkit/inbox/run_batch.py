@@ -121,8 +121,11 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
                 outcomes.append(Outcome.DUPLICATE)
                 continue
             given = entry.handler, session, connection, entry.event, entry.message
+            ended = transaction.ended(entry.handler.name)
             try:
-                call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
+                with transaction.checked(session, connection, number, ended) as check:
+                    call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
+                    check()
             except Exception as error:
                 raise BatchEntryFailed(index) from error
             outcomes.append(Outcome.PROCESSED)

@@ -68,6 +68,8 @@ def _installation(dialect: str) -> ColumnElement[str]:
 
 ENDED = "outboxkit.transaction_of_the_inbox_row_has_ended"
 """A setting that does not exist: to ask for it is an error whose text has this name."""
+MARK = " "
+"""The end of a session's `application_name` in a transaction of a batch. PostgreSQL tells the driver of a change."""
 
 
 def _set(name: str, value: ColumnElement[str]) -> ColumnElement[str]:
@@ -89,15 +91,36 @@ def _guard(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
     return [cast(func.pg_current_xact_id(), String), _set("lifted", literal_column("'no'"))]
 
 
+def _mark(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
+    """A column of a new row, which marks the transaction: a blank at the end of the session's name."""
+    if not guarded or not is_server(dialect):
+        return []
+    name = literal_column("'application_name'", String)
+    marked = func.rtrim(func.current_setting(name)).concat(literal_column(f"'{MARK}'"))
+    return [func.set_config(name, marked, true())]
+
+
+@cache
+def is_transaction() -> Select[bool]:
+    """Whether the session is in this transaction, which has written. PostgreSQL only.
+
+    Parameters: transaction (its number). Locks: none.
+    """
+    return select(func.coalesce(_is_the_same(), false()))
+
+
+def _is_the_same() -> ColumnElement[bool]:
+    return cast(func.pg_current_xact_id_if_assigned(), String) == bindparam("transaction", type_=String)
+
+
 @cache
 def lift_guard() -> Select[Any]:
     """Allow the COMMIT. If this is not the transaction of the inbox row any more, it fails with `ENDED`.
 
     PostgreSQL only. Parameters: transaction (its number). Locks: none.
     """
-    is_the_same = cast(func.pg_current_xact_id_if_assigned(), String) == bindparam("transaction", type_=String)
     ended = func.current_setting(literal_column(f"'{ENDED}'"))
-    return select(_set("lifted", case((is_the_same, literal_column("'yes'")), else_=ended)))
+    return select(_set("lifted", case((_is_the_same(), literal_column("'yes'")), else_=ended)))
 
 
 @cache
@@ -127,7 +150,8 @@ def record_processed(dialect: str, *, guarded: bool = False) -> ReturningInsert[
 def record_all(dialect: str, *, guarded: bool = False) -> ReturningInsert[Any]:
     """`record_processed` for any number of rows in one statement; returns the handler, id and installation of new rows.
 
-    A pair that occurs twice is inserted and returned once.
+    A pair that occurs twice is inserted and returned once. If it is `guarded`, the session's name ends with `MARK`
+    until the end of the transaction.
 
     Parameters: handlers, message_ids, types, attempts, payload_crcs, mades: a list each, of one length. Index: the
     primary key. Locks: as `record_processed`, row by row in the order of the lists. A caller that always sorts by
@@ -138,7 +162,7 @@ def record_all(dialect: str, *, guarded: bool = False) -> ReturningInsert[Any]:
     rows = source.select(*(source.c[name] for name in list(_LISTS)[:-1]), time)
     into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
     statement: ReturningInsert[Any] = into.on_conflict_do_nothing(index_elements=_KEY).returning(
-        *_KEY, _installation(dialect), *_guard(dialect, guarded=guarded)
+        *_KEY, _installation(dialect), *_guard(dialect, guarded=guarded), *_mark(dialect, guarded=guarded)
     )
     return statement
 

@@ -139,6 +139,32 @@ async def test_a_consumer_retries_and_buries_it(
     assert all("ended the transaction that holds its inbox row" in str(letter) for letter in letters)
 
 
+@pytest.mark.parametrize("place", [place for place in PLACES if place.startswith("batch")])
+async def test_others_of_a_batch_are_handled_once_whatever_two_handlers_say_one_after_the_other(
+    async_pg_engine: AsyncEngine,
+    broker: PlainClient,
+    pg_engine: Engine,
+    noted: Callable[[], list[str]],
+    place: Place,
+):
+    """Behind a ROLLBACK AND CHAIN is no guard: the COMMIT of the next one would keep what the others do."""
+    said = ("ROLLBACK AND CHAIN", "", "COMMIT AND CHAIN", "")
+
+    @inbox_handler("Ends", batch=True)
+    def ends(session: Session, event: Ordered) -> None:
+        act = said[event.number % 4]
+        if act:
+            session.connection().exec_driver_sql(act)
+        note(session, f"order {event.number}")
+
+    async with consume(async_pg_engine, broker, place, ends, ConsumerPolicy(max_attempts=1)) as consumer:
+        for number in range(40):
+            publish(broker, number, f"m{number}")
+        await consumer.reaches(dead=20, processed=20)
+    assert sorted(noted()) == sorted(f"order {number}" for number in range(1, 40, 2))
+    assert remembered(pg_engine) == 20
+
+
 async def test_an_async_handler_neither(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, noted: Callable[[], list[str]]
 ):

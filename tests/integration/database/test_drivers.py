@@ -1,6 +1,6 @@
 """The application's own sessions: every driver, with every kind of session that it has."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -212,6 +212,38 @@ async def test_a_handler_cannot_end_its_transaction(plain: Driver, pg_engine: En
     with pytest.raises(TransactionRequired, match=text):
         await plain.within(inbox.run_once, MESSAGE, ends)
     assert await plain.within(inbox.run_once, Message(id="n", type="Ordered", payload=MESSAGE.payload), bill)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in two handlers", "in one handler"])
+@pytest.mark.parametrize("anew", [("ROLLBACK AND CHAIN",), ("ROLLBACK", "BEGIN")], ids=" ".join)
+async def test_no_handler_of_a_batch_commits_behind_another_ones_rollback(
+    plain: Driver, pg_engine: Engine, anew: Sequence[str], again: bool
+):
+    """Nothing of the others either, whether they have flushed it or not: they run again."""
+
+    def says(session: Session, text_: str) -> None:
+        session.connection().exec_driver_sql(text_)
+
+    @inbox_handler("Ends", batch=True)
+    def ends(session: Session, event: Ordered) -> None:
+        outbox.add(session, event)
+        if event.number == 2:
+            for each in anew:
+                says(session, each)
+            if again:
+                session.flush()
+        if event.number == (2 if again else 4):
+            says(session, "COMMIT AND CHAIN")
+
+    spec = inbox.handler_of(ends)
+    entries = [
+        inbox.Entry.of(Message(id=f"m-{n}", type="Ordered", payload=b'{"number":%d}' % n), spec) for n in range(6)
+    ]
+    with pytest.raises(inbox.BatchEntryFailed) as failed:
+        await plain.within(inbox.run_batch, entries)
+    assert failed.value.index == 2
+    assert isinstance(failed.value.__cause__, TransactionRequired)
+    assert payloads(pg_engine) == []
 
 
 async def test_an_error_in_a_savepoint_is_the_handlers_own(plain: Driver, pg_engine: Engine):

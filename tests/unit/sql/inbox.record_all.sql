@@ -11,4 +11,5 @@ RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id, coalesce((SELECT
                 FROM pg_database
                 WHERE datname = current_database())) AS max_1
         FROM outboxkit_schema_version), '') AS coalesce_1, CAST(pg_current_xact_id() AS VARCHAR) AS
-            pg_current_xact_id_1, set_config('outboxkit.lifted', 'no', true) AS set_config_1;
+            pg_current_xact_id_1, set_config('outboxkit.lifted', 'no', true) AS set_config_1,
+            set_config('application_name', rtrim(current_setting('application_name')) || ' ', true) AS set_config_2;
