@@ -9,7 +9,7 @@ what a handler has left in its session.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import Connection, event, select
@@ -278,7 +278,7 @@ def guard_until_end(session: Session, connection: Connection, transaction: str |
 @contextmanager
 def checked(
     session: Session, connection: Connection, transaction: str | None, text: str
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[[str], None]]:
     """Check before each flush of the block that the transaction is still the one of the inbox rows; yields the check.
 
     `ROLLBACK AND CHAIN` ends it, and the driver sees a transaction as before: one that no guard keeps from a COMMIT,
@@ -289,39 +289,41 @@ def checked(
         session: the one that is flushed.
         connection: its connection.
         transaction: the number of the transaction; None: there is none on SQLite.
-        text: of the error.
+        text: of the error of a flush. The check takes its own.
 
     Raises:
         TransactionRequired: it is another transaction; the check, and the flush, raise it.
     """
-    mark = _session_name(connection)
+    ask_name = _session_name(connection)
+    mark = ask_name()
+    is_marked = mark.endswith(statements.inbox.MARK)
 
-    def check() -> None:
+    def check(text: str) -> None:
         is_ended = _status(connection) == _ENDED
-        if not is_ended and mark.endswith(statements.inbox.MARK) and _session_name(connection) == mark:
+        if not is_ended and is_marked and ask_name() == mark:
             return
         if is_ended or not connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}):
             raise TransactionRequired(text)
 
     if transaction is None:
-        yield lambda: None
+        yield lambda _: None
         return
     if not isinstance(session, HandlerSession) and not event.contains(session, "before_flush", _check_flush):
         event.listen(session, "before_flush", _check_flush)
-    outer, session.info[_CHECK] = session.info.get(_CHECK), check
+    outer, session.info[_CHECK] = session.info.get(_CHECK), partial(check, text)
     try:
         yield check
     finally:
         session.info[_CHECK] = outer
 
 
-def _session_name(connection: Connection) -> str:
-    """The session's `application_name` as psycopg, psycopg2 or asyncpg knows it; empty if the driver does not."""
+def _session_name(connection: Connection) -> Callable[[], str]:
+    """Asks psycopg, psycopg2 or asyncpg for the session's `application_name`; an empty one if the driver knows none."""
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "get_settings"):
-        return str(driver.get_settings().application_name)
-    ask = getattr(getattr(driver, "info", None), "parameter_status", None)
-    return (ask("application_name") or "") if ask is not None else ""
+        return lambda: str(driver.get_settings().application_name)
+    ask = getattr(getattr(driver, "info", None), "parameter_status", lambda _: None)
+    return lambda: ask("application_name") or ""
 
 
 @cache

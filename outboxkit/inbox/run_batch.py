@@ -1,9 +1,10 @@
 """`run_batch`: the inbox's rule for many messages in one transaction, for handlers that may be run again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -115,24 +116,24 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     outcomes: list[Outcome] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
 
-    def run() -> None:
+    def run(check: Callable[[str], None]) -> None:
         for index, entry in enumerate(entries):
             if entry.key not in new:
                 outcomes.append(Outcome.DUPLICATE)
                 continue
             given = entry.handler, session, connection, entry.event, entry.message
-            ended = transaction.ended(entry.handler.name)
             try:
-                with transaction.checked(session, connection, number, ended) as check:
-                    call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
-                    check()
+                call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
+                check(transaction.ended(entry.handler.name))
             except Exception as error:
                 raise BatchEntryFailed(index) from error
             outcomes.append(Outcome.PROCESSED)
 
-    with transaction.guard_until_end(session, connection, number, transaction.ended(names)) if new else nullcontext():
-        in_own_task(session, run)
-        session.flush()
+    ended = transaction.ended(names)
+    with transaction.guard_until_end(session, connection, number, ended) if new else nullcontext():
+        with transaction.checked(session, connection, number, ended) as check:
+            in_own_task(session, partial(run, check))
+            session.flush()
         again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
     return outcomes
