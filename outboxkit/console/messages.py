@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, get_args
 
-import msgspec
 from sqlalchemy import Connection
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outboxkit.console.visit import Visit, decoded, page
+from outboxkit.console.visit import Visit, cursor, page
 from outboxkit.errors.figures import number
 from outboxkit.operators import messages as reading
 from outboxkit.operators.deadletters import DeadLetters, Selection
@@ -27,18 +26,17 @@ _OF_COLUMN: dict[str, Any] = {"position": int, "published_at": datetime, "due_at
 async def messages(visit: Visit) -> Response:
     """Show a page of messages that wait, or that are kept."""
     kept = visit.asked("place") == "kept"
-    state = next((each for each in STATES if each == visit.asked("state") and not kept), None)
+    state: Any = None if kept else visit.choice("state", STATES)
     ages = {name: visit.age(name) for name in ("older", "newer")}
     texts = {name: visit.asked(name) for name in FILTERS}
-    cursor = visit.asked("after")
 
     def read(connection: Connection) -> MessagePage:
         now = reading.read_now(connection)
         before, since = (None if age is None else now - age for age in ages.values())
         filter_ = Choice(kept=kept, state=state, before=before, since=since, **texts)
         order = walks_of(filter_)[0].order
-        after = None if cursor is None else _place(cursor, order)
-        return reading.read_page(connection, filter_, after=after, limit=ROWS)
+        kinds: Any = tuple[*(_OF_COLUMN.get(name, str) for name in order)]  # type: ignore[misc]
+        return reading.read_page(connection, filter_, after=visit.place(kinds), limit=ROWS)
 
     found = await visit.read(read)
     return visit.page(
@@ -47,15 +45,10 @@ async def messages(visit: Visit) -> Response:
         kept=kept,
         state=state,
         states=STATES,
-        more=None if found.after is None else msgspec.json.encode(found.after).decode(),
+        more=cursor(found.after),
         bounds=_bounds(found, kept=kept, texts=texts, state=state),
         is_filtered=any(visit.asked(name) for name in (*FILTERS, "state", "older", "newer")),
     )
-
-
-def _place(text: str, order: tuple[str, ...]) -> tuple[Any, ...]:
-    kinds: Any = tuple[*(_OF_COLUMN.get(name, str) for name in order)]  # type: ignore[misc]
-    return tuple(decoded(text, kinds, "This link to further rows cannot be read, or belongs to other filters."))
 
 
 def _bounds(found: MessagePage, *, kept: bool, texts: dict[str, str | None], state: str | None) -> str:

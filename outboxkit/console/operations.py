@@ -17,7 +17,7 @@ from outboxkit.errors.figures import shell_word
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators import background
 from outboxkit.operators.background import Operation, Plan
-from outboxkit.operators.deadletters import WINDOW, DeadLetters, ReplayRules, Selection
+from outboxkit.operators.deadletters import REASONS, SIDES, WINDOW, DeadLetters, ReplayRules, Selection
 from outboxkit.operators.messages import read_now
 from outboxkit.operators.replay import Replayer, ReplaySelection
 from outboxkit.runtime import process
@@ -31,6 +31,8 @@ TEXTS = tuple(
     if name in {field.name for field in fields(Selection)}
 )
 """The filters of dead letters that are texts."""
+CHOICES = {"side": SIDES, "reason": REASONS}
+"""Those of them that have few values."""
 FILTERS = (*TEXTS, "older", "newer", *(f"same_{name}" for name in GROUP_COLUMNS))
 """The parameters of a query that narrow down dead letters."""
 MOST_RATE = 100_000
@@ -91,6 +93,8 @@ def asked_selection(visit: Visit, now: datetime) -> Selection:
     """The dead letters that match the filters of the query."""
     older, newer = visit.age("older"), visit.age("newer")
     texts: dict[str, Any] = {name: visit.asked(name) for name in TEXTS}
+    for name, options in CHOICES.items():
+        visit.choice(name, options)
     refusal = "This link to a group cannot be read: open it from the list."
     same = [(name, number) for name in GROUP_COLUMNS if (number := visit.asked(f"same_{name}")) is not None]
     return Selection(

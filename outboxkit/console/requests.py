@@ -14,7 +14,7 @@ ROWS = 50
 async def requests(visit: Visit) -> Response:
     """Show the requests with a key, or those whose keys expire last."""
     key, scope = visit.asked("key"), visit.asked("scope")
-    state = next((each for each in STATES if each == visit.asked("state")), None)
+    state = visit.choice("state", STATES)
 
     def read(connection: Connection) -> list[KnownRequest]:
         if key is not None:

@@ -2,14 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
-from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -158,6 +157,27 @@ class Visit:
             )
         return text.encode(errors="replace").decode() or None
 
+    def choice(self, name: str, options: Sequence[str]) -> str | None:
+        """A parameter of the query that is one of these; None if it is empty.
+
+        Raises:
+            HTTPException: with status 400: it is another one.
+        """
+        text = self.asked(name)
+        if text is not None and text not in options:
+            raise HTTPException(400, f"“{name}” is {text!r}: one of {', '.join(options)} is accepted, or nothing.")
+        return text
+
+    def place(self, kind: type[T]) -> T | None:
+        """The row behind which this page of a list begins, as `cursor` has written it; None: it is the first page.
+
+        Raises:
+            HTTPException: with status 400: no page of this list wrote it.
+        """
+        text = self.asked("after")
+        refusal = "This link to further rows cannot be read, or belongs to other filters."
+        return None if text is None else decoded(text, kind, refusal)
+
     def age(self, name: str) -> timedelta | None:
         """A parameter of the query that is a duration.
 
@@ -186,20 +206,12 @@ class Visit:
     async def write(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """The result of `work` in a transaction that is committed."""
         async with self.console.writer.begin() as connection:
-
-            def run(plain: Connection) -> T:
-                return work(plain, *arguments, **named)
-
-            return await connection.run_sync(run)
+            return await connection.run_sync(lambda plain: work(plain, *arguments, **named))
 
     async def read(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """The result of `work` in a transaction that only reads."""
         async with self.console.engine.connect() as connection:
-
-            def run(plain: Connection) -> T:
-                return work(plain, *arguments, **named)
-
-            return await connection.run_sync(run)
+            return await connection.run_sync(lambda plain: work(plain, *arguments, **named))
 
     def url(self, name: str, /, **query: Any) -> str:
         """The path of a page of the console, wherever it is mounted; a query that is None is left out."""
@@ -309,6 +321,11 @@ def whole_number(text: str, refusal: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < len(str(LARGEST)) + 1 and int(text) <= LARGEST):
         raise HTTPException(400, refusal)
     return int(text)
+
+
+def cursor(place: object) -> str | None:
+    """The text of a link to the rows behind this place of a list; None: there are none."""
+    return None if place is None else msgspec.json.encode(place).decode()
 
 
 def decoded(text: str, kind: type[T], refusal: str) -> T:

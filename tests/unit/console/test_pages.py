@@ -300,6 +300,12 @@ async def test_a_message_is_followed_into_another_services_database(
         '/messages?type=A&after=["\\u0000",1]',
         "/dead?after=" + "9" * 200,
         "/operation?id=" + "9" * 200,
+        "/messages?state=lost",
+        "/dead?reason=lost",
+        "/dead?side=lost",
+        "/dead?group=lost",
+        "/dead/plan?all=yes&reason=lost",
+        "/requests?state=lost",
     ],
 )
 async def test_a_link_that_no_page_made_is_refused(browser: Browser, path: str):
