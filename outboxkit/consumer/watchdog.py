@@ -27,7 +27,7 @@ class Watchdog:
         self._names = {getattr(inspect.unwrap(each.function), "__code__", None): each.name for each in handlers}
         self._clock, self._limit = clock, BLOCKED_SECONDS
         self._iterated_at = clock()
-        self._culprit: str | None = None
+        self._blocked_by: str | None = None
         self._over = threading.Event()
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
@@ -46,17 +46,17 @@ class Watchdog:
     def _note_iteration(self) -> None:
         """Note that the loop goes on; report it if it was blocked for too long."""
         last, self._iterated_at = self._iterated_at, self._clock()
-        blocked, culprit = self._iterated_at - last - self._limit / 4, self._culprit
-        self._culprit = None
+        blocked, blocked_by = self._iterated_at - last - self._limit / 4, self._blocked_by
+        self._blocked_by = None
         if blocked >= self._limit:
-            by = culprit or "an unknown cause (was the process stopped?)"
+            by = blocked_by or "an unknown cause (was the process stopped?)"
             self._log.warning(f"the event loop was blocked for {blocked:.0f} s by {by}: {BLOCKED_CURE}")
 
     def _record_code(self, loop_thread: int) -> None:
         """While the loop is late, record which code its thread runs. The first record counts."""
         while not self._over.wait(self._limit / 4):
             if self._clock() - self._iterated_at > self._limit / 2:
-                self._culprit = self._culprit or self._running_code(frame_of(loop_thread))
+                self._blocked_by = self._blocked_by or self._running_code(frame_of(loop_thread))
 
     def _running_code(self, frame: FrameType | None) -> str | None:
         """The running handler, and the line in its module; otherwise the running function, unless the loop is idle."""

@@ -14,7 +14,7 @@ from outboxkit.cli.commands import group
 from outboxkit.cli.confirming import ask_first, work_through
 from outboxkit.cli.connections import connected
 from outboxkit.cli.dead import shown
-from outboxkit.cli.dead.selecting import Filters, named, refuse_missing
+from outboxkit.cli.dead.selecting import Filters, refuse_missing, with_ids
 from outboxkit.cli.options import AsJson, By, DryRun, Limit, Rate, Yes, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
@@ -30,7 +30,7 @@ MOST_SHOWN, MOST_NAMED = 100, 1000
 ARGUMENT = typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")
 Named = Annotated[list[str], ARGUMENT]
 Some = Annotated[list[str] | None, ARGUMENT]
-Resolved_ = Annotated[bool, typer.Option("--all", help="Also replayed and discarded ones.")]
+AlsoResolved = Annotated[bool, typer.Option("--all", help="Also replayed and discarded ones.")]
 All = Annotated[bool, typer.Option("--all", help="All open dead letters, without ids or filters.")]
 GroupBy = Annotated[
     str | None,
@@ -55,7 +55,7 @@ def list_(
     filters: Filters,
     *,
     limit: Limit = 50,
-    all_: Resolved_ = False,
+    all_: AlsoResolved = False,
     group_by: GroupBy = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,7 +139,7 @@ def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
 async def _read(settings: Settings, ids: Sequence[str]) -> tuple[datetime, Sequence[Row[Any]]]:
     async with connected(settings, "dead") as engine:
         letters = DeadLetters(engine)
-        return await letters.now(), await letters.read(named(Selection(resolved=True), ids), limit=MOST_SHOWN)
+        return await letters.now(), await letters.read(with_ids(Selection(resolved=True), ids), limit=MOST_SHOWN)
 
 
 @with_options(unlisted="filters")
@@ -226,7 +226,7 @@ async def _survey(
     """The selection, its counts, and the rows of the ids, open or not."""
     async with connected(settings, "dead") as engine:
         letters = DeadLetters(engine, rules=rules)
-        selection = named(filters.selection(await letters.now()), ids)
+        selection = with_ids(filters.selection(await letters.now()), ids)
         every = changed(selection, resolved=True)
         rows = (await letters.find(every, limit=MOST_NAMED * 10)).rows if ids else ()
         return selection, await letters.survey(selection), rows

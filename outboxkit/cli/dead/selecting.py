@@ -83,7 +83,7 @@ class Filters:
         )
 
 
-def named(selection: Selection, ids: Sequence[str]) -> Selection:
+def with_ids(selection: Selection, ids: Sequence[str]) -> Selection:
     """The selection with these dead letters: digits are a dead letter's number, all else is a message id."""
     numbers = tuple(int(one) for one in ids if is_number(one))
     return replace(selection, numbers=numbers, message_ids=tuple(one for one in ids if not is_number(one)))

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from outboxkit.cli.dead.selecting import Filters, named
+from outboxkit.cli.dead.selecting import Filters, with_ids
 from outboxkit.errors import ConfigurationError
 from outboxkit.operators.deadletters import Selection
 from tests.unit.cli.conftest import Run
@@ -13,7 +13,7 @@ from tests.unit.shop import NOW
 
 def test_arguments_and_filters_are_one_selection():
     filters = Filters("T", "k", "expired", "outbox", "payments", older_than="1h", newer_than="1d")
-    assert named(filters.selection(NOW, resolved=True), ("8", "m-1")) == Selection(
+    assert with_ids(filters.selection(NOW, resolved=True), ("8", "m-1")) == Selection(
         numbers=(8,),
         message_ids=("m-1",),
         type="T",
