@@ -41,7 +41,7 @@ _WHO = "SELECT pid, extract(epoch FROM backend_start)::float8 FROM pg_stat_activ
 _WORKS = """
 SELECT state LIKE 'idle%%' AND state_change < clock_timestamp() - make_interval(secs => %s), wait_event = 'ClientRead',
     CASE WHEN wait_event_type = 'Lock' THEN (
-        SELECT string_agg(format('session %%s (%%s)', pid, rtrim(application_name)), ', ') FROM pg_stat_activity
+        SELECT string_agg(format('session %%s (%%s)', pid, application_name), ', ') FROM pg_stat_activity
         WHERE pid = ANY(pg_blocking_pids(asked.pid))) END
 FROM pg_stat_activity AS asked WHERE pid = %s AND extract(epoch FROM backend_start)::float8 = %s
 """

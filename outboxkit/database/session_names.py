@@ -1,7 +1,6 @@
 """The names of outboxkit's sessions, by which doctor, status and trace know its processes. Pure.
 
-PostgreSQL keeps 63 characters of ASCII of an `application_name`. Ours have 62: in a transaction of a batch a blank is
-added, see `statements.inbox.MARK`.
+PostgreSQL keeps 63 characters of ASCII of an `application_name`.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ OURS = "outboxkit "
 RELAY_SESSION, CONSUMER_SESSION, RETENTION_SESSION = "outboxkit relay", "outboxkit consumer", "outboxkit retention"
 RELAY_LISTENER = f"{RELAY_SESSION} listener"
 """The session on which an idle relay of the destination `default` listens."""
-NAME_BYTES = 62
+NAME_BYTES = 63
 _SEPARATOR = ", "
 
 

@@ -277,30 +277,29 @@ def guard_until_end(session: Session, connection: Connection, transaction: str |
 
 @contextmanager
 def checked(
-    session: Session, connection: Connection, transaction: str | None, text: str
+    session: Session, connection: Connection, transaction: str | None, text: str, *, unmarked: str
 ) -> Iterator[Callable[[str], None]]:
     """Check before each flush of the block that the transaction is still the one of the inbox rows; yields the check.
 
     `ROLLBACK AND CHAIN` ends it, and the driver sees a transaction as before: one that no guard keeps from a COMMIT,
-    with what the next handlers of a batch do. But the session's name has lost its mark, which the server has told the
-    driver. If it is another one, or the driver does not know it, the server is asked.
+    with what the next handlers of a batch do. But the mark has its old value again, which the server has told the
+    driver. If the driver does not know it, as of PostgreSQL 13, or it was on before, the server is asked.
 
     Args:
         session: the one that is flushed.
         connection: its connection.
         transaction: the number of the transaction; None: there is none on SQLite.
         text: of the error of a flush. The check takes its own.
+        unmarked: the mark's value before the rows were inserted.
 
     Raises:
         TransactionRequired: it is another transaction; the check, and the flush, raise it.
     """
-    ask_name = _session_name(connection)
-    mark = ask_name()
-    is_marked = mark.endswith(statements.inbox.MARK)
+    marked = mark_of(connection)
 
     def check(text: str) -> None:
         is_ended = _status(connection) == _ENDED
-        if not is_ended and is_marked and ask_name() == mark:
+        if not is_ended and unmarked != marked == mark_of(connection):
             return
         if is_ended or not connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}):
             raise TransactionRequired(text)
@@ -317,13 +316,13 @@ def checked(
         session.info[_CHECK] = outer
 
 
-def _session_name(connection: Connection) -> Callable[[], str]:
-    """Asks psycopg, psycopg2 or asyncpg for the session's `application_name`; an empty one if the driver knows none."""
+def mark_of(connection: Connection) -> str:
+    """The value of the mark of a batch's transaction, as psycopg, psycopg2 or asyncpg know it; empty: they do not."""
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "get_settings"):
-        return lambda: str(driver.get_settings().application_name)
-    ask = getattr(getattr(driver, "info", None), "parameter_status", lambda _: None)
-    return lambda: ask("application_name") or ""
+        return getattr(driver.get_settings(), statements.inbox.MARK, "")
+    ask = getattr(getattr(driver, "info", None), "parameter_status", None)
+    return (ask(statements.inbox.MARK) or "") if ask is not None else ""
 
 
 @cache

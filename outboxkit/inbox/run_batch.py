@@ -112,6 +112,7 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
 
 
 def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> list[Outcome]:
+    unmarked = transaction.mark_of(connection)
     new, number = _record(connection, entries)
     outcomes: list[Outcome] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
@@ -131,7 +132,7 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
 
     ended = transaction.ended(names)
     with transaction.guard_until_end(session, connection, number, ended) if new else nullcontext():
-        with transaction.checked(session, connection, number, ended) as check:
+        with transaction.checked(session, connection, number, ended, unmarked=unmarked) as check:
             in_own_task(session, partial(run, check))
             session.flush()
         again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]

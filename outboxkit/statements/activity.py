@@ -161,7 +161,7 @@ def prune_handlers(before: datetime) -> Delete:
 
 
 _SESSIONS = text("""
-SELECT pid, rtrim(application_name) AS name, backend_start AS since, state, host(client_addr) AS address,
+SELECT pid, application_name AS name, backend_start AS since, state, host(client_addr) AS address,
     xact_start AS open_since
 FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'outboxkit %' AND pid <> pg_backend_pid()
@@ -177,16 +177,16 @@ WITH RECURSIVE waiting (pid) AS (
     UNION
     SELECT unnest(pg_blocking_pids(pid)) FROM waiting
 )
-SELECT waiting.pid, pg_blocking_pids(waiting.pid) AS blockers, activity.pid AS backend, rtrim(application_name) AS name,
+SELECT waiting.pid, pg_blocking_pids(waiting.pid) AS blockers, activity.pid AS backend, application_name AS name,
     CAST(usename AS text) AS role, host(client_addr) AS address, state, query_start, xact_start AS since
 FROM waiting LEFT JOIN pg_stat_activity AS activity ON activity.pid = waiting.pid
 ORDER BY waiting.pid
 """)
 
 _HOLDERS = """
-SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid,
-    rtrim(application_name) AS name, state, xact_start AS since, query_start,
-    greatest(age(backend_xmin), age(backend_xid)) AS behind, CAST(usename AS text) AS role, host(client_addr) AS address
+SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid, application_name AS name,
+    state, xact_start AS since, query_start, greatest(age(backend_xmin), age(backend_xid)) AS behind,
+    CAST(usename AS text) AS role, host(client_addr) AS address
 FROM pg_stat_activity
 WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
     AND (datname = current_database() OR datname IS NULL)

@@ -68,8 +68,11 @@ def _installation(dialect: str) -> ColumnElement[str]:
 
 ENDED = "outboxkit.transaction_of_the_inbox_row_has_ended"
 """A setting that does not exist: to ask for it is an error whose text has this name."""
-MARK = " "
-"""The end of a session's `application_name` in a transaction of a batch. PostgreSQL tells the driver of a change."""
+MARK = "default_transaction_read_only"
+"""A setting that marks a transaction of a batch: PostgreSQL tells the driver when its value changes.
+
+The transaction that runs does not go by it, and it ends with it.
+"""
 
 
 def _set(name: str, value: ColumnElement[str]) -> ColumnElement[str]:
@@ -92,12 +95,10 @@ def _guard(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
 
 
 def _mark(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
-    """A column of a new row, which marks the transaction: a blank at the end of the session's name."""
+    """A column of a new row, which marks the transaction."""
     if not guarded or not is_server(dialect):
         return []
-    name = literal_column("'application_name'", String)
-    marked = func.rtrim(func.current_setting(name)).concat(literal_column(f"'{MARK}'"))
-    return [func.set_config(name, marked, true())]
+    return [func.set_config(literal_column(f"'{MARK}'", String), literal_column("'on'", String), true())]
 
 
 @cache
@@ -150,8 +151,8 @@ def record_processed(dialect: str, *, guarded: bool = False) -> ReturningInsert[
 def record_all(dialect: str, *, guarded: bool = False) -> ReturningInsert[Any]:
     """`record_processed` for any number of rows in one statement; returns the handler, id and installation of new rows.
 
-    A pair that occurs twice is inserted and returned once. If it is `guarded`, the session's name ends with `MARK`
-    until the end of the transaction.
+    A pair that occurs twice is inserted and returned once. If it is `guarded`, `MARK` is on until the end of the
+    transaction.
 
     Parameters: handlers, message_ids, types, attempts, payload_crcs, mades: a list each, of one length. Index: the
     primary key. Locks: as `record_processed`, row by row in the order of the lists. A caller that always sorts by

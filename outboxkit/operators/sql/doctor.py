@@ -114,8 +114,7 @@ def table_locks() -> TextClause:
     """
     return text(
         f"WITH ours AS ({_OURS}) "  # noqa: S608 - our own names
-        "SELECT pid, CAST(relation AS regclass)::text AS name, mode, rtrim(application_name) AS application_name, "
-        "state, xact_start AS since, "
+        "SELECT pid, CAST(relation AS regclass)::text AS name, mode, application_name, state, xact_start AS since, "
         "(SELECT count(*) FROM pg_locks AS other WHERE other.relation = pg_locks.relation AND NOT other.granted "
         "AND other.database = pg_locks.database) AS waiting "
         "FROM pg_locks JOIN ours ON ours.oid = relation LEFT JOIN pg_stat_activity USING (pid) "

@@ -1,6 +1,6 @@
-SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid,
-rtrim(application_name) AS name, state, xact_start AS since, query_start,
-greatest(age(backend_xmin), age(backend_xid)) AS behind, CAST(usename AS text) AS role, host(client_addr) AS address
+SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid, application_name AS name,
+state, xact_start AS since, query_start, greatest(age(backend_xmin), age(backend_xid)) AS behind,
+CAST(usename AS text) AS role, host(client_addr) AS address
 FROM pg_stat_activity
 WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
 AND (datname = current_database() OR datname IS NULL)

@@ -7,7 +7,7 @@ WITH ours AS (SELECT root AS oid
         (to_regclass('outboxkit_dead_letter')), (to_regclass('outboxkit_published')),
         (to_regclass('outboxkit_idempotency')), (to_regclass('outboxkit_effect')), (to_regclass('outboxkit_attempt')))
         AS roots (root) ON inhparent = root) SELECT pid, CAST(relation AS regclass)::text AS name, mode,
-        rtrim(application_name) AS application_name, state, xact_start AS since, (SELECT count(*)
+        application_name, state, xact_start AS since, (SELECT count(*)
     FROM pg_locks AS other
     WHERE other.relation = pg_locks.relation AND NOT other.granted AND other.database = pg_locks.database) AS waiting
 FROM pg_locks JOIN ours ON ours.oid = relation LEFT JOIN pg_stat_activity USING (pid)
