@@ -283,7 +283,7 @@ def checked(
 
     `ROLLBACK AND CHAIN` ends it, and the driver sees a transaction as before: one that no guard keeps from a COMMIT,
     with what the next handlers of a batch do. But the mark has its old value again, which the server has told the
-    driver. If the driver does not know it, as of PostgreSQL 13, or it was on before, the server is asked.
+    driver. The server is asked if the driver does not know the mark, as with PostgreSQL 13, or if it was on before.
 
     Args:
         session: the one that is flushed.
@@ -298,10 +298,8 @@ def checked(
     marked = mark_of(connection)
 
     def check(text: str) -> None:
-        is_ended = _status(connection) == _ENDED
-        if not is_ended and unmarked != marked == mark_of(connection):
-            return
-        if is_ended or not connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}):
+        is_known = unmarked != marked == mark_of(connection)
+        if not is_known and not connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}):
             raise TransactionRequired(text)
 
     if transaction is None:
