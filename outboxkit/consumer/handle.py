@@ -39,7 +39,8 @@ from outboxkit.telemetry.tracing import WorkSpan
 T = TypeVar("T")
 
 LOST_CONNECTIONS = 5
-"""The number of database connections that one message may lose while the database is up, before it is blamed."""
+"""The number of database connections that one message may lose while the database is up, before it is blamed. One
+that it does not get is not lost."""
 CONFLICTS = 5
 """The number of times a transaction is run again at once after a conflict, before that counts as a failure."""
 AWAY_SECONDS, SOON_SECONDS = 15.0, 2.0
@@ -71,15 +72,24 @@ class Transactions:
             UnusableTables, UnusableSessions: the same, if outboxkit's tables or a pooler are to blame.
             asyncio.CancelledError: the work's own, or that of the consumer, which `is_cancelled` tells.
         """
-        lost = collided = 0
+        lost = collided = refused = 0
+        has_begun = False
+
+        def begin(session: Session) -> T:
+            nonlocal has_begun
+            has_begun = True
+            return work(session)
+
         while True:
+            has_begun = False
             try:
-                return await self._once(work, in_thread=in_thread)
+                return await self._once(begin, in_thread=in_thread)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
                 await blame_database(self._engine, cause)
                 collision = is_conflict(cause)
-                collided, lost = collided + collision, lost + (not collision)
+                collided, lost = collided + collision, lost + (has_begun and not collision)
+                refused = 0 if has_begun else refused + 1
                 away = None if collision else await self._away(cause)
                 if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
                     raise
@@ -90,6 +100,8 @@ class Transactions:
             async with self._probing:  # one probe serves all tasks that wait
                 if not stop.is_set():
                     await self._outage.ride_out(self._probe, stop)
+            if refused:  # the probe may have got one of the connections that the pool has, and there are no more
+                await sleep_unless_stopped(stop, jittered(0.05 * 2 ** min(refused, 5)))
             if stop.is_set():
                 return None
 
@@ -133,6 +145,7 @@ def _transact(session: Session, work: Callable[[Session], T]) -> T:
     `consumer/fence.py`.
     """
     with session.begin():
+        session.connection()  # before the work begins
         result = work(session)
     session.close()
     return result

@@ -6,11 +6,13 @@ from typing import Any, Self
 import pytest
 import sqlalchemy
 from sqlalchemy import insert
+from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, tables
+from outboxkit.consumer import handle
 from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
@@ -96,6 +98,30 @@ async def test_one_that_always_loses_its_connection_fails_in_the_end(transaction
     with pytest.raises(DBAPIError):
         await transactions.run(work, asyncio.Event())
     assert work.calls == LOST_CONNECTIONS
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_connection_that_is_not_given_is_asked_for_again_and_again(
+    transactions: Transactions, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, in_thread: bool
+):
+    """The probe gets one, which the pool has."""
+    refusals, delays, work = [failure("53300") for _ in range(3 * LOST_CONNECTIONS)], list[float](), Work()
+
+    def refuse(*_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    async def probe() -> None:
+        """As it ends with a connection that is there."""
+
+    monkeypatch.setattr(handle, "jittered", lambda seconds: delays.append(seconds) or 0.0)
+    monkeypatch.setattr(transactions, "_probe", probe)
+    engine = (await transactions._threads.open()).kw["bind"] if in_thread else async_engine.sync_engine
+    listen(engine, "do_connect", refuse)
+    assert await transactions.run(work, asyncio.Event(), in_thread=in_thread) == "done"
+    assert (refusals, work.calls) == ([], 1)
+    assert delays == sorted(delays)
+    assert 1 < max(delays) < 5
 
 
 @pytest.mark.parametrize("sqlstate", ["57014", "55P03", "53100"])
