@@ -62,7 +62,7 @@ def run(
 
     Without settings, messages are kept in the file outboxkit.db of the current directory, and the relay hands them to
     their handlers in this process. With OUTBOXKIT_DATABASE_URL and OUTBOXKIT_BROKER_URL they go through these servers;
-    the queue is then called like the first module. Missing tables are made.
+    the queue is then called like the first module's package. Missing tables are made.
 
     Example: outboxkit run shop
     """

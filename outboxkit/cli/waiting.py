@@ -70,7 +70,9 @@ def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 
     if as_json:
         print_json({"waiting": [dict(row._mapping) for row in rows[:limit]], "more": len(rows) > limit})  # noqa: SLF001 - its public view
     elif not rows:
-        typer.echo("no message waits" if filters == WaitingFilters() else "no waiting message matches")
+        typer.echo(
+            "no message waits for a time or a retry" if filters == WaitingFilters() else "no waiting message matches"
+        )
     else:
         print_table(COLUMNS, (_cells(row, now) for row in rows[:limit]))
         if len(rows) > limit:

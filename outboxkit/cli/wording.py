@@ -38,7 +38,7 @@ def print_json(document: object) -> None:
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table of foreign texts.
+    """Print a table of foreign texts; on a terminal that is too narrow for it, each row as lines of title and text.
 
     Args:
         columns: their titles. Each is `whole`, to be copied, or `folded`, or a `number` at the right.
@@ -48,15 +48,28 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Iterable[str]]) -> No
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else UNFOLDED)
+    texts = [[Text(printable_name(text)) for text in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, kind in columns.items():
         if kind == "number":
             table.add_column(title, justify="right", no_wrap=True)
         else:
             table.add_column(title, no_wrap=kind == "whole", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable_name(text)) for text in row))
-    Console(highlight=False, width=None if sys.stdout.isatty() else UNFOLDED).print(table)
+    for row in texts:
+        table.add_row(*row)
+    if console.measure(table, options=console.options.update(max_width=UNFOLDED)).minimum <= console.width:
+        console.print(table)
+        return
+    for index, row in enumerate(texts):
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(style="bold", no_wrap=True)
+        lines.add_column(overflow="fold")
+        for title, text in zip(columns, row, strict=True):
+            lines.add_row(title, text)
+        if index:
+            console.print()
+        console.print(lines)
 
 
 def iso(moment: datetime | None) -> str:

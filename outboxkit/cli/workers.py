@@ -80,12 +80,16 @@ def show_drained(done: Drained) -> int:
     return 0 if done.is_complete else INCOMPLETE
 
 
+def _waits(count: int) -> str:
+    return "waits" if count == 1 else "wait"
+
+
 def _summary(done: Drained) -> str:
     lines = [f"published {done.published}"]
     if done.paused is not None:
         lines.append(str(done.paused))
     if done.later:
-        lines.append(f"{done.later} wait for a later time")
+        lines.append(f"{done.later} {_waits(done.later)} for a later time")
     if done.away is not None:
         lines.append(f"stopped while {done.away}")
     elif done.stopped and done.blocked:
@@ -151,7 +155,7 @@ def show_consumed(done: Consumed) -> int:
     is_held_up = done.paused is not None or done.away is not None or done.stopped
     nothing = "nothing handled" if is_held_up else "nothing to do"
     counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or nothing
-    typer.echo(counted + (f"; {done.waiting} wait for a later retry" if done.waiting else ""))
+    typer.echo(counted + (f"; {done.waiting} {_waits(done.waiting)} for a later retry" if done.waiting else ""))
     if done.paused is not None:
         typer.echo(str(done.paused), err=True)
     if done.away is not None:

@@ -318,9 +318,9 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         worse=PROBLEM,
         what="{waits}, and {no_relay}.",
         why=f"What the application has committed reaches nobody else. {_KEPT}",
-        cure="Start a relay for each destination, and let a supervisor keep it running: `outboxkit relay`, or "
-        "`outboxkit run` without a broker. If one runs, read its log: it may have an old password, it is connected to "
-        "another database, or a pooler hides its name. Nobody publishes to a misspelt destination:",
+        cure="If a relay runs, read its log: it may have an old password, it is connected to another database, or a "
+        "pooler hides its name. Is a destination misspelt? Otherwise start a relay for each of them, and let a "
+        "supervisor keep it running (without a broker: outboxkit run):",
         commands=("{relays}",),
         alerts=("OutboxkitRelayMissing", "OutboxkitTargetDown", "OutboxkitBacklog"),
     ),
