@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import psycopg
 import structlog
 from psycopg import AsyncConnection, OperationalError, generators
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, TransactionStatus
 from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
@@ -65,18 +65,20 @@ def name_apart(driver: Any) -> None:
 
 
 class _Held:
-    """Knows whether a block of the driver, such as a COPY's, holds the connection although no task waits in it.
+    """Knows whether a block of the driver, a COPY's or a pipeline, holds the connection although no task waits in it.
 
     A call that needs the connection would then wait for the end of that block, which may never come.
     """
 
     waits = 0
     lock: Any
+    pgconn: Any
 
     @property
     def is_held(self) -> bool:
         """Whether it is so."""
-        return not self.waits and self.lock.locked()
+        is_pipeline: bool = self.pgconn.pipeline_status != PipelineStatus.OFF
+        return is_pipeline or (not self.waits and self.lock.locked())
 
     def first_row(self, connection: SqlConnection, statement: Any, parameters: Mapping[str, object]) -> Any:
         """The first row of a statement in the transaction of SQLAlchemy's `connection`; None if there is no row."""
@@ -246,6 +248,10 @@ def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
         connection.pgconn.finish()
     elif is_handlers:
         yield from _end(connection, "ROLLBACK")
+        manager: Any = getattr(connection, "_prepared", None)
+        if hasattr(manager, "maintain_gen") and not connection.closed:  # as after the driver's own ROLLBACK
+            manager.clear()
+            yield from manager.maintain_gen(connection)
     elif connection.pgconn.transaction_status != TransactionStatus.IDLE:
         yield from _send(connection, "ROLLBACK")
 

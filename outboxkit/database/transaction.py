@@ -9,7 +9,7 @@ what a handler has left in its session.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, event, select
@@ -27,7 +27,7 @@ from outboxkit.statements.dialects import has_one_writer
 AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
 """The kinds of sessions that SQLAlchemy has."""
 
-_KEY, _GUARDED, _CHECK = "outboxkit.guard", "outboxkit.guarded", "outboxkit.check"
+_KEY, _GUARDED = "outboxkit.guard", "outboxkit.guarded"
 _ENDED, _ABORTED = 0, 3
 """libpq's PQTRANS_IDLE and PQTRANS_INERROR, as psycopg and psycopg2 report them."""
 
@@ -130,13 +130,7 @@ class HandlerSession(Session):
     """The session of a worker for one transaction of handlers, which it commits right after them."""
 
 
-def _check_flush(session: Session, _context: object, _instances: object) -> None:
-    if (check := session.info.get(_CHECK)) is not None:
-        check()
-
-
 event.listen(HandlerSession, "before_commit", _refuse_commit)  # once: to listen to each session costs 25 us
-event.listen(HandlerSession, "before_flush", _check_flush)
 
 
 @contextmanager
@@ -147,7 +141,7 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
         TransactionRequired: it committed, which is prevented, or rolled back. Or the database aborted the transaction
             after an error that the handler caught.
     """
-    begun, root = session.get_transaction(), connection.get_transaction()
+    begun, root, savepoint = session.get_transaction(), connection.get_transaction(), session.get_nested_transaction()
     try:
         with forbidden_commit(session, ended(handler)):
             yield
@@ -156,7 +150,8 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
             raise TransactionRequired(ended(handler)) from error
         refuse_end(error, f"handler {handler!r}")
         raise
-    if session.get_transaction() is not begun or connection.get_transaction() is not root:
+    is_undone = savepoint is not None and not savepoint.is_active
+    if is_undone or session.get_transaction() is not begun or connection.get_transaction() is not root:
         raise TransactionRequired(ended(handler))
     status = _status(connection)
     if status == _ENDED:
@@ -166,6 +161,11 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
             f"handler {handler!r} caught a database error and went on, but the database has aborted the "
             "transaction, and its COMMIT would be a rollback. Put statements that may fail into session.begin_nested()"
         )
+
+
+def has_savepoint(session: Session, connection: Connection, outer: object) -> bool:
+    """Whether a savepoint is open that was not there before, when `outer` was the session's."""
+    return session.get_nested_transaction() is not outer or (outer is None and connection.in_nested_transaction())
 
 
 def ended(handler: str) -> str:
@@ -275,43 +275,26 @@ def guard_until_end(session: Session, connection: Connection, transaction: str |
         raise _refusal(text)(error) from error
 
 
-@contextmanager
-def checked(
-    session: Session, connection: Connection, transaction: str | None, text: str, *, unmarked: str
-) -> Iterator[Callable[[str], None]]:
-    """Check before each flush of the block that the transaction is still the one of the inbox rows; yields the check.
+def still_in(connection: Connection, transaction: str | None, *, unmarked: str) -> Callable[[], bool]:
+    """A function that tells whether the connection is still in the transaction of a batch's inbox rows.
 
     `ROLLBACK AND CHAIN` ends it, and the driver sees a transaction as before: one that no guard keeps from a COMMIT,
     with what the next handlers of a batch do. But the mark has its old value again, which the server has told the
     driver. The server is asked if the driver does not know the mark, as with PostgreSQL 13, or if it was on before.
 
     Args:
-        session: the one that is flushed.
-        connection: its connection.
+        connection: the session's.
         transaction: the number of the transaction; None: there is none on SQLite.
-        text: of the error of a flush. The check takes its own.
         unmarked: the mark's value before the rows were inserted.
-
-    Raises:
-        TransactionRequired: it is another transaction; the check, and the flush, raise it.
     """
     marked = mark_of(connection)
 
-    def check(text: str) -> None:
-        is_known = unmarked != marked == mark_of(connection)
-        if not is_known and not connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}):
-            raise TransactionRequired(text)
+    def is_same() -> bool:
+        if transaction is None or unmarked != marked == mark_of(connection):
+            return True
+        return bool(connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}))
 
-    if transaction is None:
-        yield lambda _: None
-        return
-    if not isinstance(session, HandlerSession) and not event.contains(session, "before_flush", _check_flush):
-        event.listen(session, "before_flush", _check_flush)
-    outer, session.info[_CHECK] = session.info.get(_CHECK), partial(check, text)
-    try:
-        yield check
-    finally:
-        session.info[_CHECK] = outer
+    return is_same
 
 
 def mark_of(connection: Connection) -> str:

@@ -1,10 +1,9 @@
 """`run_batch`: the inbox's rule for many messages in one transaction, for handlers that may be run again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,7 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements
 from outboxkit.codec import upcasts
 from outboxkit.database import transaction
-from outboxkit.errors import ConfigurationError
+from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome, call, in_own_task, opened, payload_crc, warn_of_other_payloads
 from outboxkit.message import Message
@@ -64,8 +63,7 @@ class Entry:
 class BatchEntryFailed(Exception):
     """A batch failed while this entry's handler ran; its `__cause__` is the handler's error.
 
-    This entry is the first suspect; another one may be to blame. Rows that an earlier handler added are flushed before
-    a later handler's query, and may fail there.
+    This entry is the first suspect; another one may be to blame.
 
     Args:
         index: the entry's index in the batch, from 0.
@@ -79,9 +77,10 @@ class BatchEntryFailed(Exception):
 def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) -> list[Outcome]:
     """`run_once` for many entries, in the one transaction that the session is in.
 
-    Inserts all inbox rows in one statement, then runs the handlers of those that are new in the order of the entries,
-    then flushes once. A second entry of one message and handler is a duplicate of the first. After an exception the
-    caller must roll back, and nothing of the whole batch has happened: it may run other entries, or fewer, again.
+    Inserts all inbox rows in one statement, then runs the handlers of those that are new in the order of the entries.
+    After each it flushes the session and expires its objects, as if the next handler had a session of its own. A second
+    entry of one message and handler is a duplicate of the first. After an exception the caller must roll back, and
+    nothing of the whole batch has happened: it may run other entries, or fewer, again.
 
     With an `AsyncSession`: `await session.run_sync(inbox.run_batch, entries)`.
 
@@ -89,7 +88,7 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
         The outcome of each entry: `Outcome.PROCESSED`, or `Outcome.DUPLICATE` if its handler was not called.
 
     Raises:
-        BatchEntryFailed: a handler failed, for any reason that `run_once` has. Errors of the last flush pass unchanged.
+        BatchEntryFailed: a handler failed, for any reason that `run_once` has, or left a savepoint open.
         TransactionRequired: the session is in no transaction, or its connection is in autocommit mode.
         TypeError: the session is of another kind.
         ConfigurationError: a handler has no `batch=True`, which declares that it may be run again.
@@ -117,7 +116,19 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     outcomes: list[Outcome] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
 
-    def run(check: Callable[[str], None]) -> None:
+    savepoint = session.get_nested_transaction()
+    is_same = transaction.still_in(connection, number, unmarked=unmarked)
+
+    def leave(handler: str) -> None:
+        """Have the next handler find the session as if it were a new one, in the same transaction."""
+        if transaction.has_savepoint(session, connection, savepoint):
+            raise TransactionRequired(f"handler {handler!r} left a savepoint open, which others must not be part of")
+        session.flush()
+        session.expire_all()
+        if not is_same():
+            raise TransactionRequired(transaction.ended(handler))
+
+    def run() -> None:
         for index, entry in enumerate(entries):
             if entry.key not in new:
                 outcomes.append(Outcome.DUPLICATE)
@@ -125,16 +136,13 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
             given = entry.handler, session, connection, entry.event, entry.message
             try:
                 call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
-                check(transaction.ended(entry.handler.name))
+                leave(entry.handler.name)
             except Exception as error:
                 raise BatchEntryFailed(index) from error
             outcomes.append(Outcome.PROCESSED)
 
-    ended = transaction.ended(names)
-    with transaction.guard_until_end(session, connection, number, ended) if new else nullcontext():
-        with transaction.checked(session, connection, number, ended, unmarked=unmarked) as check:
-            in_own_task(session, partial(run, check))
-            session.flush()
+    with transaction.guard_until_end(session, connection, number, transaction.ended(names)) if new else nullcontext():
+        in_own_task(session, run)
         again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
     return outcomes

@@ -227,8 +227,8 @@ def call(
             in_own_task(session, run)
         if getattr(driver, "is_held", False):
             raise RuntimeError(
-                f"handler {handler.name!r} left a block of the driver open, such as a COPY's: leave it in the handler, "
-                "by `async with`"
+                f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
+                "in the handler, by `with` or `async with`"
             )
         if not in_batch:
             session.flush()

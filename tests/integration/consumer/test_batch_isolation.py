@@ -1,0 +1,250 @@
+"""Each handler of a batch works as if it had a session of its own: nothing that one leaves there is another one's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, Integer, func, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from outboxkit import Message, TransactionRequired, inbox, inbox_handler, outbox, tables
+from outboxkit.consumer import Concurrency, ConsumerPolicy
+from tests.integration.consumer.running_consumer import Billed, Ordered, dead_letters, publish, starter
+from tests.support.plain_client import PlainClient
+from tests.support.polling import eventually_async
+
+Act = Callable[[Session], object]
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Noted(Base):
+    __tablename__ = "noted"
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+
+
+class Stock(Base):
+    __tablename__ = "stock"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    left: Mapped[int] = mapped_column(Integer)
+
+
+@pytest.fixture(autouse=True)
+def _tables(pg_engine: Engine) -> Iterator[None]:
+    Base.metadata.create_all(pg_engine)
+    with pg_engine.begin() as connection:
+        connection.execute(text("INSERT INTO stock VALUES (1, 100)"))
+    yield
+    Base.metadata.drop_all(pg_engine)
+
+
+def run(engine: Engine, *acts: Act) -> None:
+    """Run the handlers in one batch; if that fails, each alone."""
+
+    @inbox_handler("Acts", batch=True)
+    def handle(session: Session, event: Ordered) -> None:
+        acts[event.number](session)
+
+    spec = inbox.handler_of(handle)
+    messages = [Message(id=f"m{n}", type="Ordered", payload=b'{"number":%d}' % n) for n in range(len(acts))]
+    try:
+        with Session(engine) as session, session.begin():
+            inbox.run_batch(session, [inbox.Entry.of(each, spec) for each in messages])
+    except inbox.BatchEntryFailed:
+        for each in messages:
+            with Session(engine) as session, session.begin():
+                inbox.run_once(session, each, spec)
+
+
+def noted(engine: Engine) -> list[int]:
+    with Session(engine) as session:
+        return sorted(session.execute(select(Noted.number)).scalars())
+
+
+def adds(session: Session) -> None:
+    session.add(Noted(number=7))
+    outbox.add(session, Billed(7))
+
+
+def says(statement: str) -> Act:
+    return lambda session: session.connection().exec_driver_sql(statement)
+
+
+def undoes_in_a_savepoint_of_the_connection(session: Session) -> None:
+    with session.connection().begin_nested() as savepoint:
+        session.execute(select(Stock)).all()  # which flushes what waits in the session
+        savepoint.rollback()
+
+
+def undoes_in_a_savepoint_in_sql(session: Session) -> None:
+    says("SAVEPOINT mine")(session)
+    session.execute(select(Stock)).all()
+    says("ROLLBACK TO SAVEPOINT mine; RELEASE SAVEPOINT mine")(session)
+
+
+def undoes_in_a_savepoint_of_the_driver(session: Session) -> None:
+    driver: Any = session.connection().connection.driver_connection
+    with driver.transaction():
+        session.execute(select(Stock)).all()
+        raise psycopg.Rollback
+
+
+def expunges(session: Session) -> None:
+    session.expunge_all()
+
+
+UNDOING = (
+    undoes_in_a_savepoint_of_the_connection,
+    undoes_in_a_savepoint_in_sql,
+    undoes_in_a_savepoint_of_the_driver,
+    expunges,
+)
+
+
+@pytest.mark.parametrize("second", UNDOING)
+def test_what_waits_in_the_session_is_not_undone_by_the_next_one(pg_engine: Engine, second: Act):
+    run(pg_engine, adds, second)
+    with pg_engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(tables.outbox)) == 1
+        assert connection.scalar(select(func.count()).select_from(tables.inbox)) == 2
+    assert noted(pg_engine) == [7]
+
+
+def takes(session: Session) -> None:
+    session.get_one(Stock, 1).left -= 1
+
+
+def takes_with_a_lock(session: Session) -> None:
+    session.refresh(stock := session.get_one(Stock, 1), with_for_update=True)
+    stock.left -= 1
+
+
+def takes_what_it_reads_again(session: Session) -> None:
+    session.expire_all()
+    takes(session)
+
+
+def takes_by_core(session: Session) -> None:
+    session.connection().execute(text('UPDATE stock SET "left" = "left" - 1'))
+
+
+@pytest.mark.parametrize("other", [takes, takes_with_a_lock, takes_what_it_reads_again, takes_by_core])
+def test_each_one_changes_what_those_before_it_have_left(pg_engine: Engine, other: Act):
+    run(pg_engine, takes, other, takes)
+    with pg_engine.connect() as connection:
+        assert connection.scalar(select(Stock.left)) == 97
+
+
+def test_a_savepoint_ends_with_its_handler(pg_engine: Engine):
+    kept: list[Any] = []
+
+    def undoes(_: Session) -> None:
+        with suppress(Exception):
+            kept.pop().rollback()
+
+    run(pg_engine, lambda session: kept.append(session.begin_nested()), adds, undoes)
+    assert noted(pg_engine) == [7]
+
+
+async def test_a_generator_that_ends_late_takes_nothing_of_others(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine
+):
+    async def rows(session: AsyncSession) -> AsyncIterator[int]:
+        async with session.begin_nested():
+            for row in (await session.execute(text("SELECT generate_series(1, 3)"))).scalars():
+                yield row
+
+    @inbox_handler("Acts", batch=True)
+    async def handle(session: AsyncSession, event: Ordered) -> None:
+        if event.number == 3:
+            async for _ in rows(session):
+                break  # the event loop closes the generator soon
+            return
+        session.add(Noted(number=event.number))
+
+    async with starter(async_pg_engine, broker)(handle, concurrency=Concurrency(1, batch=10)) as running:
+        for number in range(9):
+            publish(broker, number, f"m{number}")
+        await running.reaches(processed=9)
+    assert noted(pg_engine) == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["run_once", "run_batch"])
+def test_the_callers_savepoint_holds_the_inbox_row(pg_engine: Engine, is_batch: bool):
+    @inbox_handler("Acts", batch=True)
+    def handle(session: Session, event: Ordered) -> None:
+        savepoint = session.get_nested_transaction()
+        assert savepoint is not None
+        savepoint.rollback()
+        adds(session)
+
+    message, spec = Message(id="m", type="Ordered", payload=b'{"number":1}'), inbox.handler_of(handle)
+    with Session(pg_engine) as session, suppress(TransactionRequired, inbox.BatchEntryFailed), session.begin():
+        session.begin_nested()
+        if is_batch:
+            inbox.run_batch(session, [inbox.Entry.of(message, spec)])
+        else:
+            inbox.run_once(session, message, spec)
+    assert noted(pg_engine) == []
+
+
+@pytest.mark.parametrize("in_loop", [False, True], ids=["in threads", "in the loop"])
+async def test_a_migration_costs_one_failure_of_a_connection(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, in_loop: bool
+):
+    """A prepared statement whose columns have changed ends with the failed transaction."""
+
+    @inbox_handler("Reads")
+    def handle(session: Session, event: Ordered) -> None:
+        session.execute(text("SELECT * FROM stock")).all()
+
+    start, policy = starter(async_pg_engine, broker, in_loop=in_loop), ConsumerPolicy(max_attempts=3)
+    async with start(handle, concurrency=Concurrency(1), policy=policy) as running:
+
+        async def handled() -> int:
+            return sum(count for outcome, count in running.consumer.outcomes.items() if str(outcome) != "retried")
+
+        for number in range(12):
+            publish(broker, number, f"m{number}")
+        await eventually_async(handled, lambda count: count == 12)
+        with pg_engine.begin() as connection:
+            connection.execute(text("ALTER TABLE stock ADD colour text"))
+        for number in range(12, 32):
+            publish(broker, number, f"m{number}")
+        await eventually_async(handled, lambda count: count == 32)
+    assert dead_letters(pg_engine) == []
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_pipeline_that_is_left_open_fails_its_own_message(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, is_batch: bool, fails: bool
+):
+    kept: list[Any] = []
+
+    @inbox_handler("Pipes", batch=is_batch)
+    def pipes(session: Session, event: Ordered) -> None:
+        if event.number != 1:
+            session.add(Noted(number=event.number))
+            return
+        driver: Any = session.connection().connection.driver_connection
+        kept.append(driver.pipeline())
+        kept[-1].__enter__()
+        driver.execute("ROLLBACK AND CHAIN")
+        if fails:
+            raise ValueError("its own fault")
+
+    options = {"concurrency": Concurrency(1, batch=10 if is_batch else 1), "policy": ConsumerPolicy(max_attempts=1)}
+    async with starter(async_pg_engine, broker)(pipes, **options) as running:
+        for number in range(6):
+            publish(broker, number, f"m{number}")
+        await asyncio.wait_for(running.reaches(processed=5, dead=1), 60)
+    assert noted(pg_engine) == [0, 2, 3, 4, 5]
+    (letter,) = dead_letters(pg_engine)
+    assert ("its own fault" if fails else "left a block of the driver open") in letter.error
