@@ -66,8 +66,8 @@ def wrong_rows_after_commit(session: Session, event: Ordered) -> None:
 # A session that the messages of a batch share.
 
 
-@inbox_handler("wrong.ExpungeInBatch", batch=True)
-def wrong_expunge_in_batch(session: Session, event: Ordered) -> None:
+@inbox_handler("right.ExpungeInBatch", batch=True)
+def right_expunge_in_batch(session: Session, event: Ordered) -> None:
     session.expunge_all()
     add_receipt(session, event)
 

@@ -37,7 +37,7 @@ CAUGHT = {
     "it calls write_receipt and does not await it": "forgotten_await",
     SECOND: "caught_without_savepoint caught_with_a_statement_behind",
     ENDED: "commit commit_of_connection",
-    IN_A_BATCH: "expunge_in_batch done_in_batch",
+    IN_A_BATCH: "done_in_batch",
     NOT_THE_SAME: "seen folder_removed temporary_table",
     f"{NOT_THE_SAME}|at once|{AGAIN}": "chance",
     AGAIN: "seen_by_id",
