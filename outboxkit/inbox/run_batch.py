@@ -63,7 +63,7 @@ class Entry:
 class BatchEntryFailed(Exception):
     """A batch failed while this entry's handler ran; its `__cause__` is the handler's error.
 
-    This entry is the first suspect; another one may be to blame.
+    Another entry may be to blame: one that ran before, for an error that comes late.
 
     Args:
         index: the entry's index in the batch, from 0.
