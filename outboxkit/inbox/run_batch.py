@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements
 from outboxkit.codec import upcasts
 from outboxkit.database import transaction
+from outboxkit.database.handler_session import HandlerSession
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome, call, in_own_task, opened, payload_crc, warn_of_other_payloads
@@ -78,9 +79,9 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
     """`run_once` for many entries, in the one transaction that the session is in.
 
     Inserts all inbox rows in one statement, then runs the handlers of those that are new in the order of the entries.
-    After each it flushes the session and expires its objects, as if the next handler had a session of its own. A second
-    entry of one message and handler is a duplicate of the first. After an exception the caller must roll back, and
-    nothing of the whole batch has happened: it may run other entries, or fewer, again.
+    Each finds the session as if it were a new one: objects of those before it have expired, and their changes are
+    flushed. A second entry of one message and handler is a duplicate of the first. After an exception the caller must
+    roll back, and nothing of the whole batch has happened: it may run other entries, or fewer, again.
 
     With an `AsyncSession`: `await session.run_sync(inbox.run_batch, entries)`.
 
@@ -123,7 +124,8 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
         """Have the next handler find the session as if it were a new one, in the same transaction."""
         if transaction.has_savepoint(session, connection, savepoint):
             raise TransactionRequired(f"handler {handler!r} left a savepoint open, which others must not be part of")
-        session.flush()
+        if not (new and isinstance(session, HandlerSession) and session.waits()):
+            session.flush()
         session.expire_all()
         if not is_same():
             raise TransactionRequired(transaction.ended(handler))

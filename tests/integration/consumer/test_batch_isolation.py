@@ -1,23 +1,27 @@
 """Each handler of a batch works as if it had a session of its own: nothing that one leaves there is another one's."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import Engine, Integer, func, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import Message, TransactionRequired, inbox, inbox_handler, outbox, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
+from outboxkit.database.handler_session import HandlerSession
 from tests.integration.consumer.running_consumer import Billed, Ordered, dead_letters, publish, starter
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
-Act = Callable[[Session], object]
+Act, Run = Callable[[Session], object], Callable[..., bool]
 
 
 class Base(DeclarativeBase):
@@ -44,8 +48,13 @@ def _tables(pg_engine: Engine) -> Iterator[None]:
     Base.metadata.drop_all(pg_engine)
 
 
-def run(engine: Engine, *acts: Act) -> None:
-    """Run the handlers in one batch; if that fails, each alone."""
+@pytest.fixture(params=[Session, HandlerSession], ids=["a user's session", "a worker's session"])
+def run(request: pytest.FixtureRequest, pg_engine: Engine) -> Callable[..., bool]:
+    """Runs handlers in one batch; if that fails, each alone. Returns whether the batch was committed."""
+    return partial(run_in, request.param, pg_engine)
+
+
+def run_in(kind: type[Session], engine: Engine, *acts: Act) -> bool:
 
     @inbox_handler("Acts", batch=True)
     def handle(session: Session, event: Ordered) -> None:
@@ -54,12 +63,14 @@ def run(engine: Engine, *acts: Act) -> None:
     spec = inbox.handler_of(handle)
     messages = [Message(id=f"m{n}", type="Ordered", payload=b'{"number":%d}' % n) for n in range(len(acts))]
     try:
-        with Session(engine) as session, session.begin():
+        with kind(engine) as session, session.begin():
             inbox.run_batch(session, [inbox.Entry.of(each, spec) for each in messages])
     except inbox.BatchEntryFailed:
         for each in messages:
-            with Session(engine) as session, session.begin():
+            with kind(engine) as session, session.begin():
                 inbox.run_once(session, each, spec)
+        return False
+    return True
 
 
 def noted(engine: Engine) -> list[int]:
@@ -108,8 +119,8 @@ UNDOING = (
 
 
 @pytest.mark.parametrize("second", UNDOING)
-def test_what_waits_in_the_session_is_not_undone_by_the_next_one(pg_engine: Engine, second: Act):
-    run(pg_engine, adds, second)
+def test_what_waits_in_the_session_is_not_undone_by_the_next_one(pg_engine: Engine, run: Run, second: Act):
+    run(adds, second)
     with pg_engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(tables.outbox)) == 1
         assert connection.scalar(select(func.count()).select_from(tables.inbox)) == 2
@@ -135,20 +146,72 @@ def takes_by_core(session: Session) -> None:
 
 
 @pytest.mark.parametrize("other", [takes, takes_with_a_lock, takes_what_it_reads_again, takes_by_core])
-def test_each_one_changes_what_those_before_it_have_left(pg_engine: Engine, other: Act):
-    run(pg_engine, takes, other, takes)
+def test_each_one_changes_what_those_before_it_have_left(pg_engine: Engine, run: Run, other: Act):
+    run(takes, other, takes)
     with pg_engine.connect() as connection:
         assert connection.scalar(select(Stock.left)) == 97
 
 
-def test_a_savepoint_ends_with_its_handler(pg_engine: Engine):
+def test_a_savepoint_ends_with_its_handler(pg_engine: Engine, run: Run):
     kept: list[Any] = []
 
     def undoes(_: Session) -> None:
         with suppress(Exception):
             kept.pop().rollback()
 
-    run(pg_engine, lambda session: kept.append(session.begin_nested()), adds, undoes)
+    run(lambda session: kept.append(session.begin_nested()), adds, undoes)
+    assert noted(pg_engine) == [7]
+
+
+def test_what_a_handler_adds_is_its_own_until_it_ends(pg_engine: Engine, run: Run):
+    """It adds, asks the database, which writes the rows of the one before it, and completes or drops what it added."""
+
+    def completes(session: Session) -> None:
+        session.add(row := Noted())
+        outbox.add(session, Billed(8))
+        with session.no_autoflush:
+            row.number = session.connection().scalar(select(func.count()).select_from(Noted)) or 0
+
+    def drops(session: Session) -> None:
+        session.add(row := Noted(number=9))
+        assert session.connection().scalar(select(func.count()).select_from(Noted)) == 2
+        session.expunge(row)
+
+    assert run(adds, completes, drops, lambda session: outbox.add(session, Billed(9)))
+    with pg_engine.connect() as connection:
+        added = connection.scalars(select(tables.outbox.c.payload).order_by(tables.outbox.c.position)).all()
+    assert noted(pg_engine) == [1, 7]
+    assert [json.loads(each) for each in added] == [{"number": n} for n in (7, 8, 9)]
+
+
+def test_the_next_one_finds_the_rows_that_wait(pg_engine: Engine, run: Run):
+    seen: list[int] = []
+
+    def adds_one(session: Session) -> None:
+        session.add(Noted(number=len(seen)))
+        seen.append(0)
+
+    def counts(session: Session) -> None:
+        seen.append(session.scalar(select(func.count()).select_from(Noted)) or 0)
+
+    def renumbers(session: Session) -> None:
+        session.connection().execute(text("UPDATE noted SET number = 1000 WHERE number = 0"))
+
+    assert run(*[adds_one] * 250, counts, adds_one, renumbers, adds_one)
+    assert seen[250] == 250
+    assert noted(pg_engine) == [*range(1, 250), 251, 252, 1000]
+
+
+def test_a_failure_of_rows_that_wait_fails_their_own_handler_alone(pg_engine: Engine, run: Run):
+    def adds_two(session: Session) -> None:
+        session.add_all([Noted(number=3), Noted(number=3)])
+
+    def reads(session: Session) -> None:
+        with suppress(IntegrityError):
+            session.execute(select(Stock)).all()
+
+    with pytest.raises(IntegrityError):
+        run(adds, adds_two, reads)
     assert noted(pg_engine) == [7]
 
 
