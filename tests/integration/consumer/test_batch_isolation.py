@@ -170,17 +170,23 @@ def test_what_a_handler_adds_is_its_own_until_it_ends(pg_engine: Engine, run: Ru
         session.add(row := Noted())
         outbox.add(session, Billed(8))
         with session.no_autoflush:
-            row.number = session.connection().scalar(select(func.count()).select_from(Noted)) or 0
+            row.number = count(session)
 
     def drops(session: Session) -> None:
         session.add(row := Noted(number=9))
-        assert session.connection().scalar(select(func.count()).select_from(Noted)) == 2
+        assert count(session) == 3
         session.expunge(row)
 
-    assert run(adds, completes, drops, lambda session: outbox.add(session, Billed(9)))
+    def count(session: Session) -> int:
+        return session.connection().scalar(select(func.count()).select_from(Noted)) or 0
+
+    def adds_a_row(session: Session) -> None:
+        session.add(Noted(number=5))
+
+    assert run(adds, count, adds_a_row, completes, drops, lambda session: outbox.add(session, Billed(9)))
     with pg_engine.connect() as connection:
         added = connection.scalars(select(tables.outbox.c.payload).order_by(tables.outbox.c.position)).all()
-    assert noted(pg_engine) == [1, 7]
+    assert noted(pg_engine) == [2, 5, 7]
     assert [json.loads(each) for each in added] == [{"number": n} for n in (7, 8, 9)]
 
 
@@ -200,6 +206,22 @@ def test_the_next_one_finds_the_rows_that_wait(pg_engine: Engine, run: Run):
     assert run(*[adds_one] * 250, counts, adds_one, renumbers, adds_one)
     assert seen[250] == 250
     assert noted(pg_engine) == [*range(1, 250), 251, 252, 1000]
+
+
+def test_an_object_that_waited_is_read_anew(pg_engine: Engine, run: Run):
+    kept: list[Stock] = []
+
+    def adds_and_keeps(session: Session) -> None:
+        kept.append(Stock(id=2, left=10))
+        session.add(kept[0])
+
+    def takes_twice(session: Session) -> None:
+        session.connection().execute(text('UPDATE stock SET "left" = "left" - 1 WHERE id = 2'))
+        session.get_one(Stock, 2).left -= 1
+
+    assert run(adds_and_keeps, takes_twice)
+    with pg_engine.connect() as connection:
+        assert connection.scalar(select(Stock.left).where(Stock.id == 2)) == 8
 
 
 def test_a_failure_of_rows_that_wait_fails_their_own_handler_alone(pg_engine: Engine, run: Run):
