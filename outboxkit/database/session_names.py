@@ -3,6 +3,7 @@
 PostgreSQL keeps 63 characters of ASCII of an `application_name`.
 """
 
+import re
 from collections.abc import Sequence
 
 from outboxkit.message import DEFAULT_DESTINATION
@@ -38,9 +39,16 @@ def queues_of(session: str) -> str:
 
 def may_be_of_queue(session: str, queue: str) -> bool:
     """Whether a session of this name may be that of the queue's consumer."""
-    *whole, last = queues_of(session).split(_SEPARATOR) if is_of_consumer(session) else [""]
-    name = _ascii(queue)
-    return name in whole or (name.startswith(last) if len(session.encode()) >= NAME_BYTES else name == last)
+    if not is_of_consumer(session):
+        return False
+    names, name, is_cut = queues_of(session), _ascii(queue), len(session) >= NAME_BYTES
+    rests = [names, *(names[each.end() :] for each in re.finditer(_SEPARATOR, names))]
+    return any(
+        rest == name.rstrip()
+        or f"{rest}{_SEPARATOR}".startswith(f"{name}{_SEPARATOR}")
+        or (is_cut and f"{name}{_SEPARATOR}".startswith(rest))
+        for rest in rests
+    )
 
 
 def _ascii(text: str) -> str:
