@@ -27,7 +27,9 @@ def test_a_consumer_is_known_by_each_of_its_queues(queue: str):
     assert may_be_of_queue(session_name(CONSUMER_SESSION, (queue, "last")), queue)
 
 
-@pytest.mark.parametrize("session", ["outboxkit consumer billing", "outboxkit consumer old bill", "outboxkit relay bill", "bill", ""])
+@pytest.mark.parametrize(
+    "session", ["outboxkit consumer billing", "outboxkit consumer old bill", "outboxkit relay bill", "bill", ""]
+)
 def test_a_queue_s_name_within_another_name_tells_nothing(session: str):
     assert not may_be_of_queue(session, "bill")
 
