@@ -406,7 +406,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         why="If the queue is bound still, its messages gather at the broker, and grow too old for the inbox.",
         cure="Start its consumer. If the queue is given up, or was a mistake, delete it at the broker, and forget its "
         "handlers:",
-        commands=("{consume}", "{forget}"),
+        commands=("{consume}", "{forget}  # if the queue is given up"),
         alerts=("OutboxkitConsumerMissing", "OutboxkitTargetDown"),
     ),
     "retention-short": FindingKind(
@@ -583,7 +583,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         "Without the queues beside it, failed messages have no place to wait in.",
         cure="Start its consumer, again if it runs, which declares and binds it, or correct OUTBOXKIT_QUEUE. If the "
         "queue is given up, or was a mistake, forget its handlers.",
-        commands=("{consume}", "{forget}"),
+        commands=("{consume}", "{forget}  # if the queue is given up"),
         alerts=("OutboxkitPublishFails", "OutboxkitPostponed"),
     ),
     "queue-kind": FindingKind(
@@ -636,7 +636,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         cure="Start its consumer, and look at the last lines of its log if it runs or has ended. If the queue is "
         "another service's, its owner does so. If it is given up, or was a mistake, its owner deletes it, and forgets "
         "its handlers.",
-        commands=("{consume}", "{delete}", "{forget}"),
+        commands=("{consume}", "{delete}  # if the queue is given up", "{forget}  # if the queue is given up"),
         alerts=("OutboxkitConsumerMissing", "OutboxkitConsumerLate"),
     ),
     "queue-full": FindingKind(

@@ -205,7 +205,7 @@ def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
     (finding,) = look(postgresql_url, retention.check_consumers, limits=Limits())
     assert (finding.code, finding.commands) == (
         "consumer-gone",
-        ("outboxkit consume MODULE --queue billing", "outboxkit handlers forget billing"),
+        ("outboxkit consume MODULE --queue billing", "outboxkit handlers forget billing  # if the queue is given up"),
     )
     with connected(postgresql_url) as connection:
         connection.execute("INSERT INTO outboxkit_sharding (queue, shards) VALUES ('billing', 4)")

@@ -113,7 +113,7 @@ async def test_queues_that_are_missing(server: PrivateRabbitmq, client: PlainCli
     findings, _ = await examined(settings_of(server, client))
     assert findings["queue-missing"].commands == (
         f"outboxkit consume MODULE --queue {client.queue}",
-        f"outboxkit handlers forget {client.queue}",
+        f"outboxkit handlers forget {client.queue}  # if the queue is given up",
     )
     assert not client.has_queue(), "it declares nothing"
     async with consuming(client):
