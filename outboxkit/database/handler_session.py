@@ -20,8 +20,15 @@ class HandlerSession(Session):
     _waiting: Collection[object] = ()
 
     def waits(self) -> bool:
-        """Whether what the handler has left in the session waits for the next one; else it is to be flushed now."""
+        """Whether what the handler has left in the session waits for the next one; else it is to be flushed now.
+
+        It does not if the application listens to flushes: its listeners may add messages of this handler's.
+        """
         if self.dirty or self.deleted:
+            return False
+        own = self.dispatch
+        heard = [*own.before_flush, *own.after_flush, *own.after_flush_postexec, *own.pending_to_persistent]
+        if not all(getattr(each, "__module__", "").startswith("outboxkit.") for each in heard):
             return False
         self._waiting = self.new
         return len(self._waiting) < WRITTEN_TOGETHER

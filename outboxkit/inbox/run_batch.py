@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -121,12 +122,14 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     is_same = transaction.still_in(connection, number, unmarked=unmarked)
 
     def leave(handler: str) -> None:
-        """Have the next handler find the session as if it were a new one, in the same transaction."""
+        """Have the next handler find the session as if it were a new one."""
         if transaction.has_savepoint(session, connection, savepoint):
             raise TransactionRequired(f"handler {handler!r} left a savepoint open, which others must not be part of")
         if not (new and isinstance(session, HandlerSession) and session.waits()):
-            session.flush()
+            _flush(session)
         session.expire_all()
+
+    def stay(handler: str) -> None:
         if not is_same():
             raise TransactionRequired(transaction.ended(handler))
 
@@ -135,10 +138,10 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
             if entry.key not in new:
                 outcomes.append(Outcome.DUPLICATE)
                 continue
-            given = entry.handler, session, connection, entry.event, entry.message
+            name, given = entry.handler.name, (entry.handler, session, connection, entry.event, entry.message)
             try:
-                call(*given, attempt=entry.attempt, installation=new.pop(entry.key), in_batch=True)
-                leave(entry.handler.name)
+                call(*given, attempt=entry.attempt, installation=new.pop(entry.key), leave=partial(leave, name))
+                stay(name)
             except Exception as error:
                 raise BatchEntryFailed(index) from error
             outcomes.append(Outcome.PROCESSED)
@@ -148,6 +151,14 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
         again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
     return outcomes
+
+
+def _flush(session: Session) -> None:
+    """Flush until nothing is left: listeners may add more. A hundred times, after which SQLAlchemy's commit fails."""
+    for _ in range(100):
+        session.flush()
+        if not (session.new or session.dirty or session.deleted):
+            return
 
 
 def _record(connection: Connection, entries: Sequence[Entry]) -> tuple[dict[Key, str], str | None]:

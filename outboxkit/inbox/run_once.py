@@ -203,11 +203,12 @@ def call(
     *,
     attempt: int,
     installation: str,
-    in_batch: bool = False,
+    leave: Callable[[], None] | None = None,
 ) -> None:
-    """Run the handler for attempt `attempt` of `message`, then flush the session. A batch has its own task and flush.
+    """Run the handler for attempt `attempt` of `message`, then flush the session. A batch has its own task and `leave`.
 
-    Messages that it adds have ids that follow from `message`, its own name and the `installation` of the tables.
+    Messages that it or its flush adds have ids that follow from `message`, its own name and the `installation` of the
+    tables.
 
     Raises:
         TimeoutError: it took longer than its timeout.
@@ -221,17 +222,16 @@ def call(
         session.info.get(LIMIT_OF_THREAD, _limited)(handler, connection),
     ):
         run = partial(invoke, handler, session, event, message, attempt)
-        if in_batch:
-            run()
-        else:
+        if leave is None:
             in_own_task(session, run)
+        else:
+            run()
         if getattr(driver, "is_held", False):
             raise RuntimeError(
                 f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
                 "in the handler, by `with` or `async with`"
             )
-        if not in_batch:
-            session.flush()
+        (leave or session.flush)()
 
 
 @contextmanager

@@ -5,11 +5,12 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, Integer, func, select, text
+from sqlalchemy import Engine, Integer, event, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -224,6 +225,28 @@ def test_an_object_that_waited_is_read_anew(pg_engine: Engine, run: Run):
         assert connection.scalar(select(Stock.left).where(Stock.id == 2)) == 8
 
 
+@pytest.mark.parametrize("name", ["before_flush", "after_flush", "after_flush_postexec", "pending_to_persistent"])
+def test_a_message_that_a_listener_adds_is_its_handlers(pg_engine: Engine, run: Run, name: str):
+    numbers, untold = count(), list[int]()
+
+    def tells(session: Session, *_: object) -> None:
+        if untold:
+            outbox.add(session, Billed(untold.pop()))
+
+    def adds_a_row(session: Session) -> None:
+        untold.append(next(numbers))
+        session.add(Noted(number=untold[-1]))
+
+    event.listen(Session, name, tells)
+    try:
+        assert run(adds_a_row, adds_a_row, undoes_in_a_savepoint_of_the_driver, adds_a_row)
+    finally:
+        event.remove(Session, name, tells)
+    with pg_engine.connect() as connection:
+        causes = connection.scalars(select(tables.outbox.c.causation_id).order_by(tables.outbox.c.position)).all()
+    assert causes == ["m0", "m1", "m3"]
+
+
 def test_a_failure_of_rows_that_wait_fails_their_own_handler_alone(pg_engine: Engine, run: Run):
     def adds_two(session: Session) -> None:
         session.add_all([Noted(number=3), Noted(number=3)])
@@ -331,5 +354,7 @@ async def test_a_pipeline_that_is_left_open_fails_its_own_message(
             publish(broker, number, f"m{number}")
         await asyncio.wait_for(running.reaches(processed=5, dead=1), 60)
     assert noted(pg_engine) == [0, 2, 3, 4, 5]
+    with suppress(psycopg.Error):
+        kept.pop().__exit__(None, None, None)
     (letter,) = dead_letters(pg_engine)
     assert ("its own fault" if fails else "left a block of the driver open") in letter.error
