@@ -28,7 +28,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Limit = Annotated[
     int,
     typer.Option(
-        "--limit", metavar="NUMBER", min=1, max=10_000, help="At most so many, the newest first.", show_default=True
+        "--limit", metavar="NUMBER", min=1, max=10_000, help="At most so many.", show_default=True
     ),
 ]
 
@@ -49,8 +49,8 @@ OPTIONS = {
 REPEATED = ("queue", "bind")
 """Options that may be options several times."""
 VARIABLES = """Each setting is a variable or an option: OUTBOXKIT_DATABASE_URL, or
---database-url; the usual ones are listed. Keep passwords out of the command
-line: a variable, or a file, --database-url @FILE."""
+--database-url. Keep passwords out of the command line: a variable, or a file,
+--database-url @FILE."""
 BY = "--by NAME puts a name into the audit trail instead of the system's user."
 
 

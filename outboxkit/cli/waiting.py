@@ -57,7 +57,9 @@ class WaitingFilters:
 
 @with_options("database_url")
 def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """List messages that wait for their time or for a retry, the next due first. Parked ones are `outboxkit dead`'s.
+    """List messages of the outbox that wait for their time or for another publish, the next due first.
+
+    Parked ones are `outboxkit dead`'s. Messages of failed handlers wait at the broker: `outboxkit status` counts them.
 
     Example: outboxkit waiting list --due-after 90d
     """
@@ -71,7 +73,7 @@ def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 
         print_json({"waiting": [dict(row._mapping) for row in rows[:limit]], "more": len(rows) > limit})  # noqa: SLF001 - its public view
     elif not rows:
         typer.echo(
-            "no message waits for a time or a retry" if filters == WaitingFilters() else "no waiting message matches"
+            "no message of the outbox waits for its time or for another publish" if filters == WaitingFilters() else "no waiting message matches"
         )
     else:
         print_table(COLUMNS, (_cells(row, now) for row in rows[:limit]))

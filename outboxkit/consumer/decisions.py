@@ -75,6 +75,17 @@ class ConsumerPolicy:
         return attempts, [delay_for(self.delays, count, rule.delay(count) if rule else None) for count in failures]
 
 
+def shortest_delay(retried: Iterable[Decision], step: timedelta) -> timedelta | None:
+    """The shortest delay of a message's failed handlers, which are tried again together; None: nobody asks for one.
+
+    Args:
+        retried: the decisions on those handlers.
+        step: the delay of a handler that asks for none.
+    """
+    asked = [each.after for each in retried]
+    return None if set(asked) <= {None} else min(step if after is None else after for after in asked)
+
+
 def is_killer(starts: int, policy: ConsumerPolicy) -> bool:
     """Whether a message has ended too many processes: `starts` counts those without an end, with the one just begun."""
     return starts > policy.max_crashes

@@ -340,7 +340,7 @@ class HandlerRunner:
         # Handlers that gave the message up must not run again; for those that succeeded it is a duplicate.
         names = tuple(name for name in retried if name is not None) if dead or arrival.handlers else ()
         names += self.routing.elsewhere(arrival) if names or dead else ()
-        shortest = min((each.after for each in retried.values() if each.after is not None), default=None)
+        shortest = decisions.shortest_delay(retried.values(), delay_for(self.policy.delays, attempt))
         planned = delay_for(self.policy.delays, attempt, shortest)
         if arrival.key is None:
             # Clear the record first: if the process ends while the copy waits, the message did not cause that.

@@ -10,7 +10,9 @@ from urllib.parse import quote
 import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url
+from sqlalchemy.orm import Session
 
+from outboxkit import outbox
 from tests.acceptance import shop
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.worker_process import WorkerProcess
@@ -122,7 +124,7 @@ def urls_of(name: str, database: str, broker: str, certificates: Certificates) -
 
 
 def test_every_process_does_its_work_with_a_certificate_and_its_own_rights(guarded: Guarded):
-    """And orders have one effect each, although relay and consumer are killed in between."""
+    """And orders have one effect each, although relay and consumer are killed in between. A replay gets through, too."""
     declared = guarded.run("billing", "consume", HANDLERS, "--drain")
     assert declared.returncode == 0, declared.stderr
     writer = create_engine(guarded.urls["writer"][0])
@@ -132,9 +134,16 @@ def test_every_process_does_its_work_with_a_certificate_and_its_own_rights(guard
     relay.kill()
     consumer.kill()
     kept |= shop.take_orders(writer, range(41, 61))
-    writer.dispose()
     relay, consumer = guarded.start("relay", "relay"), guarded.start("billing", "consumer", HANDLERS)
     eventually(lambda: guarded.deployment.effects().total() >= len(kept))
+    guarded.deployment.wait_for_empty_outbox()
+    with Session(writer) as session, session.begin():
+        outbox.add(session, shop.OrderRefused(7))
+    writer.dispose()
+    eventually(lambda: len(guarded.deployment.dead_letters()) == 1)
+    replayed = guarded.run("operator", "dead", "replay", "--side", "inbox", "--yes")
+    assert replayed.returncode == 0, replayed.stderr
+    eventually(lambda: len(guarded.deployment.dead_letters()) == 2)
     guarded.deployment.wait_for_empty_outbox()
     assert (relay.stop(), consumer.stop()) == (0, 0)
     assert guarded.deployment.effects() == dict.fromkeys(kept, 1)

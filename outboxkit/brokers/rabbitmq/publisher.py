@@ -179,9 +179,11 @@ class RabbitPublisher(Publisher):
             )
 
     def _naming_rights(self) -> AbstractContextManager[None]:
-        exchange, url = self._exchange or rights.DEFAULT_EXCHANGE, self._addresses.urls[0]
-        needed = rights.of_relay(exchange) if self._exchange else rights.RightsNeeded(write=(exchange,))
-        return connection.naming_rights(needed.command(connection.vhost(url), rights.user_of(url)))
+        url = self._addresses.urls[0]
+        alone = rights.RightsNeeded(write=(rights.DEFAULT_EXCHANGE,))
+        needed = rights.of_relay(self._exchange) if self._exchange else alone
+        more = "" if self._exchange else " A relay's user has this right; add the names of other work of this user."
+        return connection.naming_rights(needed.command(connection.vhost(url), rights.user_of(url)), more)
 
     async def _on_timeout(self) -> str:
         """Close the connection, unless the broker has blocked it: it then unblocks it later and loses nothing."""

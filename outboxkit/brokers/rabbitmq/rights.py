@@ -47,8 +47,8 @@ class RightsNeeded:
 
 
 def of_relay(exchange: str) -> RightsNeeded:
-    """A relay declares its exchange and publishes to it."""
-    return RightsNeeded(configure=(exchange,), write=(exchange,))
+    """A relay declares its exchange and publishes to it; what is replayed for one queue goes to the default exchange."""
+    return RightsNeeded(configure=(exchange,), write=(exchange, DEFAULT_EXCHANGE))
 
 
 def of_consumer(

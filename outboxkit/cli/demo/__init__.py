@@ -37,7 +37,7 @@ WithoutInbox = Annotated[
     bool, typer.Option("--without-inbox", help="Handle every delivery as if it were the first, and see the damage.")
 ]
 Orders = Annotated[
-    int, typer.Option("--orders", hidden=True, metavar="NUMBER", min=10, max=100_000, help="How many orders are taken.")
+    int, typer.Option("--orders", metavar="NUMBER", min=10, max=100_000, help="How many orders are taken.")
 ]
 
 

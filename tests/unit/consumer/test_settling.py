@@ -125,10 +125,11 @@ async def test_in_order_a_batch_that_breaks_is_handled_singly_and_nothing_passes
     assert handled == [1, 1, 2, 3]
 
 
-async def test_of_the_delays_that_handlers_ask_for_the_shortest_counts(bench: Bench):
+@pytest.mark.parametrize("error", [Retry("soon", after=AT_ONCE[0]), ValueError("asks for no delay")])
+async def test_of_the_delays_of_failed_handlers_the_shortest_counts(bench: Bench, error: Exception):
     @inbox_handler("Soon")
     async def soon(session: AsyncSession, event: OrderConfirmed) -> None:
-        raise Retry("soon", after=AT_ONCE[0])
+        raise error
 
     @inbox_handler("Late")
     async def late(session: AsyncSession, event: OrderConfirmed) -> None:
