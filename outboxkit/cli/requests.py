@@ -35,7 +35,9 @@ State = Annotated[str | None, typer.Option("--state", metavar="processing|done",
 def list_keys(
     settings: Settings, *, scope: Scope = None, state: State = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
-    """List requests with an idempotency key, those that expire last first. Nothing of a request or of its answer's body is shown.
+    """List requests with an idempotency key, those that expire last first.
+
+    Nothing of a request or of its answer's body is shown.
 
     Example: outboxkit requests list --state processing
     """

@@ -72,9 +72,8 @@ def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 
     if as_json:
         print_json({"waiting": [dict(row._mapping) for row in rows[:limit]], "more": len(rows) > limit})  # noqa: SLF001 - its public view
     elif not rows:
-        typer.echo(
-            "no message of the outbox waits for its time or for another publish" if filters == WaitingFilters() else "no waiting message matches"
-        )
+        nothing = "no message of the outbox waits for its time or for another publish"
+        typer.echo(nothing if filters == WaitingFilters() else "no waiting message matches")
     else:
         print_table(COLUMNS, (_cells(row, now) for row in rows[:limit]))
         if len(rows) > limit:

@@ -273,6 +273,8 @@ def _cure_of_right(error: DBAPIError) -> str | None:
     role = next((note for note in getattr(error, "__notes__", ()) if note.startswith(ROLE)), "")
     verb = (error.statement or "").split(maxsplit=1)[0].upper() if error.statement else ""
     right = verb if verb in ("SELECT", "INSERT", "UPDATE", "DELETE") else "SELECT"
+    if right == "SELECT" and " FOR UPDATE" in (error.statement or ""):
+        right = "SELECT, UPDATE"
     if denied["kind"] == "schema":
         right = f"{'CREATE' if verb == 'CREATE' else 'USAGE'} ON SCHEMA {denied['name']}"
     else:

@@ -124,7 +124,7 @@ def urls_of(name: str, database: str, broker: str, certificates: Certificates) -
 
 
 def test_every_process_does_its_work_with_a_certificate_and_its_own_rights(guarded: Guarded):
-    """And orders have one effect each, although relay and consumer are killed in between. A replay gets through, too."""
+    """And orders have one effect each, although relay and consumer are killed in between. A replay, too."""
     declared = guarded.run("billing", "consume", HANDLERS, "--drain")
     assert declared.returncode == 0, declared.stderr
     writer = create_engine(guarded.urls["writer"][0])

@@ -47,7 +47,7 @@ class RightsNeeded:
 
 
 def of_relay(exchange: str) -> RightsNeeded:
-    """A relay declares its exchange and publishes to it; what is replayed for one queue goes to the default exchange."""
+    """A relay declares its exchange and publishes to it; a replay to one queue goes to the default one."""
     return RightsNeeded(configure=(exchange,), write=(exchange, DEFAULT_EXCHANGE))
 
 

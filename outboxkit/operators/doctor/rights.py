@@ -1,7 +1,7 @@
 """The rights of this role, and of the roles of outboxkit's sessions: what is missing for their work."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from outboxkit import statements
@@ -47,6 +47,8 @@ NEEDED: dict[str, dict[str, str]] = {
 """The work that a role may be for, and the rights on the tables without which it cannot be done."""
 _OF_SESSIONS = {RELAY_SESSION: "relay", CONSUMER_SESSION: "consume", RETENTION_SESSION: "prune"}
 """The work of a session, by the beginning of its name."""
+MOST_RIGHTS_LACKING = 0.25
+"""The share of a work's rights from which on a role that lacks them is for another work."""
 _GRANT = re.compile(r"(\w+)(?: \(([^)]*)\))?")
 """A privilege, and the columns that it is for."""
 
@@ -65,8 +67,8 @@ def check_rights(database: Database) -> Iterator[Diagnosis]:
     for row in database.rows(statements.server.roles()):
         missing = {work: lacking(database, row.role, work) for work in NEEDED}
         works = {work for name in row.names for begin, work in _OF_SESSIONS.items() if name.startswith(begin)}
-        if row.role == facts.role and not works and all(missing.values()):  # it can do nothing: name what is nearest
-            works = {min(missing, key=lambda work: len(missing[work]) / sum(1 for _ in needed_rights(work)))}
+        if row.role == facts.role and not works:
+            works = {"consume"} if database.installation.handlers else _works_of(missing)
         hidden = database.connection.execute(statements.server.hidden_tables(), {"role": row.role}).scalars().all()
         for work in sorted(works or ({"read"} if hidden else set())):
             lacks = _by_grant(missing.get(work, []))
@@ -81,6 +83,21 @@ def check_rights(database: Database) -> Iterator[Diagnosis]:
                     missing="; ".join([*lacks, *rows]),
                     grants=tuple(grants),
                 )
+
+
+def _works_of(missing: Mapping[str, list[Right]]) -> set[str]:
+    """The work that a role seems to be for, of which no session tells; none if it has all rights of one.
+
+    Nearly every role may add messages. One that does may be for another work, of which it has most rights.
+    """
+    shares = {work: len(rights) / sum(1 for _ in needed_rights(work)) for work, rights in missing.items()}
+    adds = shares.pop("add messages") == 0
+    nearest = min(shares, key=lambda work: shares[work])
+    if shares[nearest] == 0:
+        return set()
+    if shares[nearest] < MOST_RIGHTS_LACKING:
+        return {nearest}
+    return set() if adds else {"add messages"}
 
 
 def needed_rights(work: str) -> Iterator[Right]:

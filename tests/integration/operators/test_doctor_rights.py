@@ -53,6 +53,8 @@ def test_a_role_that_may_do_nothing_is_told_what_it_lacks(postgresql_url: str) -
             owner.execute(grant)
         owner.execute(f"REVOKE INSERT ON outboxkit_outbox FROM {name}; REVOKE DELETE ON outboxkit_outbox FROM {name}")
         owner.execute(f"REVOKE UPDATE (held) ON outboxkit_outbox FROM {name}")
+        alone = one(url, rights.check_rights, "right-missing")
+        assert "is to relay and lacks rights: DELETE, UPDATE (held) ON outboxkit_outbox." in alone.what
         with connected(url, name="outboxkit relay"):
             finding = of_role(look(postgresql_url, rights.check_rights), "right-missing", name)
             assert "is to relay and lacks rights: DELETE, UPDATE (held) ON outboxkit_outbox." in finding.what
