@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from outboxkit.cli.connections import connected
 from outboxkit.cli.options import By, url_of_option, with_options
+from outboxkit.operators.doctor.examine import examine_database
+from outboxkit.operators.doctor.installation import Installation
 from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 
@@ -50,10 +53,19 @@ def console(
     )
 
     async def service(stop: asyncio.Event) -> int:
+        await _warn(settings)
         await page(stop)
         return 0
 
     sys.exit(process.leave(process.run(service, shutdown_timeout=settings.shutdown_timeout)))
+
+
+async def _warn(settings: Settings) -> None:
+    """Say why the pages will have nothing to show, if that is so."""
+    async with connected(settings.database_url.get_secret_value(), "console") as engine:
+        report = await examine_database(Installation(settings, engine), checks=())
+    for each in report.findings:
+        typer.echo(f"outboxkit: {each.what} {each.cure}", err=True)
 
 
 def account() -> str:

@@ -65,6 +65,9 @@ def lines(report: Status, *, width: int) -> Iterator[str]:
 def _advice(findings: tuple[Diagnosis, ...]) -> Iterator[str]:
     for finding in findings[:SHOWN]:
         yield f"{finding.severity}: {finding.what}"
+        if finding.code == "database-away":  # doctor, without this command's options, might look at another database
+            yield finding.cure
+            return
         yield from (f"  {command}" for command in finding.commands[:3])
     if len(findings) > SHOWN:
         yield f"and {many(len(findings) - SHOWN, 'more finding')}"

@@ -217,6 +217,7 @@ def call(
     """
     driver = connection.connection.driver_connection
     with (
+        _named(handler, message),
         handling(message, handler=handler.name, origin=Origin(session, installation)),
         transaction.guarded(session, connection, handler.name),
         session.info.get(LIMIT_OF_THREAD, _limited)(handler, connection),
@@ -232,6 +233,16 @@ def call(
                 "in the handler, by `with` or `async with`"
             )
         (leave or session.flush)()
+
+
+@contextmanager
+def _named(handler: Handler, message: Message) -> Iterator[None]:
+    """Note the handler and the message in what ends the process."""
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        error.add_note(f"in handler {handler.name!r}, with message {message.id!r} of type {message.type!r}")
+        raise
 
 
 @contextmanager

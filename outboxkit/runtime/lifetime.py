@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from outboxkit.errors.failures import first_line
+from outboxkit.errors.failures import first_line, printable
 from outboxkit.runtime import logs
 from outboxkit.runtime.supervised import supervised
 
@@ -165,6 +165,7 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int
             raise
         ending = None if isinstance(error, Exception) else error
     text = "the event loop was stopped" if ending is None else first_line(ending)
+    text = printable(", ".join([text, *getattr(ending, "__notes__", ())]))
     logs.logger().error("code of the application ended the process", error=text, exc_info=ending)
     return _end_now(1)
 

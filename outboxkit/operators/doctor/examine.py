@@ -81,7 +81,9 @@ class SideReport:
     def add(self, check: str, findings: Sequence[Diagnosis]) -> None:
         """Add what a check has found."""
         self.findings += [replace(each, side=self.side, check=check) for each in findings]
-        if all(each.severity is Severity.NOTE for each in findings):
+        if any(each.code == "management-unread" for each in findings):
+            self.leave_out(check)
+        elif all(each.severity is Severity.NOTE for each in findings):
             self.passed.append(f"{self.side}: {check}")
 
     def leave_out(self, check: str) -> None:

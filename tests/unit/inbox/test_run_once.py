@@ -51,6 +51,16 @@ def test_an_error_of_the_flush_is_an_error_of_the_handler(engine: Engine, databa
     assert count(database_url, tables.inbox) == 0
 
 
+def test_what_ends_the_process_names_the_handler_and_the_message(engine: Engine):
+    @inbox_handler("Exits")
+    def exits(session: Session, event: OrderConfirmed) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit) as ended, Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, exits)
+    assert ended.value.__notes__ == [f"in handler 'Exits', with message {ORDER.id!r} of type {ORDER.type!r}"]
+
+
 def test_the_handlers_own_messages_are_in_the_same_transaction(engine: Engine, database_url: str):
     @inbox_handler("Sends")
     def sends(session: Session, event: OrderConfirmed) -> None:

@@ -112,6 +112,7 @@ def test_a_stop_ends_before_supervisors_kill():
     ("ends", "told"),
     [
         ("raise SystemExit(0)", "SystemExit: 0"),
+        ("ending = SystemExit(3); ending.add_note('in handler X'); raise ending", "SystemExit: 3, in handler X"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("asyncio.get_running_loop().stop()", "the event loop was stopped"),
         ("[task.cancel() for task in asyncio.all_tasks()]", "CancelledError"),

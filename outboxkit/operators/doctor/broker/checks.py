@@ -89,9 +89,8 @@ def of_management(snapshot: Snapshot) -> Iterator[Diagnosis]:
         silence = "The user of the management API may not see everything"
     if unseen:
         named = expected.management is not None
-        yield finding(
-            "management-unread", worse=named, silence=silence, unseen=unseen, user=shell_word(expected.user[0])
-        )
+        user = rights.user_of(expected.management or "") if named else expected.user[0]
+        yield finding("management-unread", worse=named, silence=silence, unseen=unseen, user=shell_word(user))
 
 
 def of_rights(snapshot: Snapshot) -> Iterator[Diagnosis]:

@@ -326,7 +326,8 @@ async def read_reports(api: Management, expected: ExpectedBroker) -> ApiReports:
     """
     user = await api.get("whoami")
     if user.status in UNAUTHORIZED:
-        raise BrokerUnavailable(f"the management API at {api.address} does not let user {api.user!r} in")
+        why = "the password is another one, or the user lacks the tag “monitoring”"
+        raise BrokerUnavailable(f"the management API at {api.address} does not let user {api.user!r} in: {why}")
     if not isinstance(user.content, dict):
         raise BrokerUnavailable(f"there is no management API at {api.address}: status {user.status}")
     vhost = expected.vhost

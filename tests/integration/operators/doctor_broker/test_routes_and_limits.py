@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from outboxkit import tables
+from outboxkit.brokers.rabbitmq.rights import user_of
 from outboxkit.brokers.rabbitmq.topology import declarations
 from outboxkit.operators.doctor.examine import examine
 from outboxkit.operators.doctor.installation import Installation
@@ -200,8 +201,9 @@ async def test_a_management_api_that_says_little_or_nothing(server: PrivateRabbi
     ):
         findings, left_out = await examined(settings_of(server, client, management_url=url))
         assert text in findings["management-unread"].what
-        assert {"routes", "limits", "alarms"} <= set(left_out)
+        assert {"routes", "limits", "alarms", "management"} <= set(left_out)
         assert "hunter2" not in str(findings)
+        assert f"set_user_tags {user_of(url)} monitoring" in findings["management-unread"].commands[1]
     admin.user(user, tags="management")
     own = as_user(server.management_url, user)
     findings, _ = await examined(settings_of(server, client, management_url=own))
