@@ -21,11 +21,14 @@ def ask_first(question: str, done: str, *, yes: bool) -> None:
             f"standard input is not a terminal, and nothing was {done}: add --yes to go on without a question"
         )
     try:
-        typer.confirm(question, abort=True)
+        agreed = typer.confirm(question)
     except typer.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise abort.__context__ from None
-        raise
+        agreed = False
+    if not agreed:
+        typer.echo(f"nothing was {done}", err=True)
+        raise typer.Exit(1)
 
 
 def work_through(

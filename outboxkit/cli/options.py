@@ -27,9 +27,7 @@ Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Limit = Annotated[
     int,
-    typer.Option(
-        "--limit", metavar="NUMBER", min=1, max=10_000, help="At most so many.", show_default=True
-    ),
+    typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="At most so many.", show_default=True),
 ]
 
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]

@@ -578,7 +578,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
     ),
     "queue-missing": FindingKind(
         severity=PROBLEM,
-        what="In virtual host {vhost} there is no {queues}{reason}.",
+        what="In virtual host {vhost} there is no queue {queues}{reason}.",
         why="Messages of its types reach nobody: they stay in the outbox as unroutable, if no other queue takes them. "
         "Without the queues beside it, failed messages have no place to wait in.",
         cure="Start its consumer, again if it runs, which declares and binds it, or correct OUTBOXKIT_QUEUE. If the "

@@ -133,9 +133,7 @@ def _named(error: BrokerUnavailable, url: str, transports: "TappedTransports", s
         cure = "is the name right? It is the path of OUTBOXKIT_BROKER_URL, in which / is written %2F"
         named = BrokerRefused(f"{action}: {reason.rstrip(' .')}; {cure}", kind="vhost")
     elif code == 530:
-        cure = (
-            f"user {user!r} has no rights in it: rabbitmqctl set_permissions gives them, as `outboxkit doctor` has them"
-        )
+        cure = f"user {user!r} has no rights in it; `outboxkit doctor` prints the line that gives them"
         named = BrokerRefused(f"{action}: {reason}: {cure}", kind="access")
     named.__cause__ = cause
     return named

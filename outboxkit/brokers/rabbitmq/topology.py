@@ -231,10 +231,10 @@ class Queues:
         """Warn that nothing may ever arrive: AMQP does not say whether a queue is bound."""
         keys = [topic for topic in self.topics if isinstance(topic, str)]
         _log(self.name).warning(
-            "the queue is empty, and nothing is bound to it here: is it bound? AMQP cannot tell",
+            "the queue is empty, and this process does not bind it: is it bound? AMQP cannot tell",
             routing_keys=keys,
-            cure=f"rabbitmqadmin declare binding source=EXCHANGE destination={shell_word(self.name)} "
-            f"routing_key={shell_word(keys[0]) if keys else 'KEY'}",
+            cure=f"rabbitmqadmin --vhost={shell_word(self.vhost)} declare binding source=EXCHANGE "
+            f"destination={shell_word(self.name)} routing_key={shell_word(keys[0]) if keys else 'KEY'}",
         )
 
     async def _declare_all(self, opened: aio_pika.abc.AbstractConnection, exchange: str, timeout: float) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import sqlstate_of
+from outboxkit.errors.sqlstates import NO_RIGHT, sqlstate_of
 from outboxkit.operators.doctor import messages, retention, rights, server, sessions, shards
 from outboxkit.operators.doctor.installation import Check, Database, Installation
 from outboxkit.operators.findings import Diagnosis, Severity, finding
@@ -77,6 +77,8 @@ class SideReport:
     findings: list[Diagnosis] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    denied: dict[str, str] = field(default_factory=dict)
+    """The checks for which the role lacks a right, and the error of each."""
 
     def add(self, check: str, findings: Sequence[Diagnosis]) -> None:
         """Add what a check has found."""
@@ -128,6 +130,9 @@ async def examine_database(installation: Installation, checks: Sequence[Check] =
             report.leave_out(check.name)
         else:
             await _run(check, installation, report)
+    if report.denied:
+        reasons = ", ".join(dict.fromkeys(report.denied.values()))
+        report.add("rights to read", [finding("not-checked", check=", ".join(report.denied), reason=reasons)])
     return report
 
 
@@ -146,6 +151,9 @@ async def _run(check: Check, installation: Installation, report: SideReport) -> 
         findings.append(finding("not-checked", check=check.name, reason=f"it had not ended after {limit:g} s"))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
         is_done = sqlstate_of(error) is not None  # the server has answered
+        if sqlstate_of(error) == NO_RIGHT:
+            report.denied[check.name] = first_line(error)
+            return is_done
         findings.append(finding("not-checked", check=check.name, reason=first_line(error)))
     report.add(check.name, findings)
     return is_done

@@ -278,16 +278,17 @@ def of_consumers(snapshot: Snapshot) -> Iterator[Diagnosis]:
         if isinstance(depth, Depth) and not depth.consumers and not {owner, name} & expected.paused:
             idle.setdefault(owner, {})[name] = depth.messages
     for owner, messages in idle.items():
-        whole = list(messages) == [owner] and expected.shards_of(owner) is None
+        count = sum(messages.values())
+        may_go = not count and list(messages) == [owner] and expected.shards_of(owner) is None
         yield finding(
             "queue-unconsumed",
-            worse=sum(messages.values()) > 0,
+            worse=count > 0,
             queues=f"{'queue' if len(messages) == 1 else 'queues'} {_listed(list(messages))}",
-            messages=_waiting(sum(messages.values())),
+            messages=_waiting(count),
             bound="",
             consume=expected.consume_command(owner),
-            delete=delete_command(owner, snapshot) if whole else None,
-            forget=known_handlers.forget_command(owner) if whole else None,
+            delete=delete_command(owner, snapshot) if may_go else None,
+            forget=known_handlers.forget_command(owner) if may_go else None,
         )
     ours = {queue.name for queue in expected.known_queues}
     others = {each.destination for each in snapshot.bound if each.destination_type == "queue"} - ours

@@ -184,15 +184,13 @@ async def test_queues_that_nobody_consumes(server: PrivateRabbitmq, client: Plai
         findings, _ = await examined(settings_of(server, client))
         assert "queue-unconsumed" not in findings
     findings = await found("queue-unconsumed", settings_of(server, client))
-    assert findings["queue-unconsumed"].severity is Severity.WARNING
+    empty = findings["queue-unconsumed"]
+    assert empty.severity is Severity.WARNING
+    assert [line.split()[1] for line in empty.commands] == ["consume", "delete_queue", "handlers"]
     client.publish(b"{}", topic=TYPE)
-    findings = await found("queue-unconsumed", settings_of(server, client))
-    assert findings["queue-unconsumed"].severity is Severity.PROBLEM
-    assert [line.split()[1] for line in findings["queue-unconsumed"].commands] == [
-        "consume",
-        "delete_queue",
-        "handlers",
-    ]
+    filled = (await found("queue-unconsumed", settings_of(server, client)))["queue-unconsumed"]
+    assert filled.severity is Severity.PROBLEM
+    assert [line.split()[1] for line in filled.commands] == ["consume"], "messages would be deleted with the queue"
     other = await found("queue-unconsumed", settings_of(server, client, queue=None))
     assert other["queue-unconsumed"].severity is Severity.WARNING
     assert client.queue in other["queue-unconsumed"].what

@@ -124,7 +124,7 @@ def test_a_shard_is_consumed_with_the_others_and_never_deleted_or_forgotten_alon
     found = {each.code: each for each in [*checks.of_queues(seen), *checks.of_consumers(seen)]}
     for code in ("queue-missing", "queue-kind", "queue-unconsumed"):
         assert found[code].commands == (SPLIT_CONSUMER,)
-    assert "no 'steps.2.1'" in found["queue-missing"].what
+    assert "no queue 'steps.2.1'" in found["queue-missing"].what
     assert "Queue 'steps', 'steps.2.0' is not as" in found["queue-kind"].what
     assert "consumes queues 'steps', 'steps.2.0', and 3 messages wait" in found["queue-unconsumed"].what
     assert len(list(checks.of_consumers(seen))) == 1
