@@ -130,7 +130,7 @@ class BatchRunner:
             in_thread = self.runner.routing.in_thread(arrivals[0])
             outcomes = await self._traced(work, arrivals, stop, in_thread=in_thread)
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if is_cancelled():  # another error may have taken the place of the cancellation
                 raise
             # Whatever a handler raises: the failed entry fails again alone.
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))

@@ -23,6 +23,7 @@ from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.consumer.threads import Threads
+from outboxkit.database import silence
 from outboxkit.database.handler_session import HandlerSession
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.errors.failures import first_line
@@ -87,6 +88,8 @@ class Transactions:
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
                 await blame_database(self._engine, cause)
+                if is_stale_plan(cause):
+                    silence.note_end()  # other connections of the pool have prepared that statement, too
                 collision = is_conflict(cause)
                 collided, lost = collided + collision, lost + (has_begun and not collision)
                 refused = 0 if has_begun else refused + 1
@@ -159,7 +162,13 @@ def is_conflict(error: BaseException | None) -> bool:
     if sqlstate == CHECK_VIOLATION:
         table = getattr(getattr(error.orig, "diag", None), "table_name", None) or ""
         return table.startswith(tables.inbox.name)
-    return sqlstate in CONFLICT
+    return sqlstate in CONFLICT or is_stale_plan(error)
+
+
+def is_stale_plan(error: BaseException | None) -> bool:
+    """Whether a migration has changed the columns of a statement that the connection has prepared."""
+    diagnosis = getattr(getattr(error, "orig", None), "diag", None)
+    return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
 
 
 REQUEUE_FRESH_AFTER = 10

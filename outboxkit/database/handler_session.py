@@ -1,61 +1,42 @@
-"""`HandlerSession`: the session of a worker's transaction, in which handlers that only add are written together."""
+"""`HandlerSession`: the session of a worker for one transaction of handlers, who do not meet in it."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from weakref import ref
 
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
-
-WRITTEN_TOGETHER = 100
-"""The number of objects that do not wait for more: of a flush of so many each has a hundredth of a round trip."""
+from sqlalchemy import event, inspect
+from sqlalchemy.orm import Session, make_transient
 
 
 class HandlerSession(Session):
-    """The session of a worker for one transaction of handlers, which it commits right after them.
+    """The session of a worker for one transaction of handlers, which it commits right after them."""
 
-    Objects that a handler of a batch has only added wait for those of the next ones, so that one flush writes them all.
-    They are written before another handler reaches the database: it finds their rows, and none is in its savepoints.
-    """
+    _inserted: list[ref[object]] | None = None
 
-    _waiting: Collection[object] = ()
+    def leave(self) -> None:
+        """Let go of the objects of one handler of a batch, so that the next one does not meet them.
 
-    def waits(self) -> bool:
-        """Whether what the handler has left in the session waits for the next one; else it is to be flushed now.
-
-        It does not if the application listens to flushes: its listeners may add messages of this handler's.
+        Like those of any session that is closed, they stay loaded. If the transaction is not committed, those that it
+        has inserted are new again once this session is closed, so that another try may add them.
         """
-        if self.dirty or self.deleted:
-            return False
-        own = self.dispatch
-        heard = [*own.before_flush, *own.after_flush, *own.after_flush_postexec, *own.pending_to_persistent]
-        if not all(getattr(each, "__module__", "").startswith("outboxkit.") for each in heard):
-            return False
-        self._waiting = self.new
-        return len(self._waiting) < WRITTEN_TOGETHER
+        self.expunge_all()
 
-    def flush(self, objects: Sequence[Any] | None = None) -> None:
-        """Flush, as any session does. Objects of earlier handlers expire: this one reads them anew."""
-        waiting, self._waiting = self._waiting, ()
-        super().flush(objects)
-        for each in waiting:
-            if each in self:
-                self.expire(each)
+    def note_inserted(self) -> None:
+        """Note the objects that are inserted from here on: the first thing in a batch."""
+        self._inserted = []
+        event.listen(self, "pending_to_persistent", _note)
+        event.listen(self, "after_commit", _forget)
 
-    def expunge_all(self) -> None:
-        """Forget all objects but those of earlier handlers."""
-        super().expunge_all()
-        self.add_all(self._waiting)
+    def close(self) -> None:
+        """Close it, as any session."""
+        super().close()
+        for each in self._inserted or ():
+            if (instance := each()) is not None and inspect(instance).detached:
+                make_transient(instance)
 
-    def _connection_for_bind(self, *args: Any, **options: Any) -> Connection:
-        """The connection for a handler's statement. A flush has another way to it.
 
-        The handler's own new objects stay as they are: it may complete or expunge them yet.
-        """
-        if self._waiting:
-            own = [each for each in self.new if each not in self._waiting]
-            for each in own:
-                if each in self:  # not gone with one before it, by a cascade
-                    self.expunge(each)
-            self.flush()
-            self.add_all(own)
-        return super()._connection_for_bind(*args, **options)
+def _note(session: HandlerSession, instance: object) -> None:
+    if session._inserted is not None:  # noqa: SLF001 - of this module
+        session._inserted.append(ref(instance))  # noqa: SLF001
+
+
+def _forget(session: HandlerSession) -> None:
+    session._inserted = None  # noqa: SLF001

@@ -1,6 +1,6 @@
 """`run_batch`: the inbox's rule for many messages in one transaction, for handlers that may be run again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,7 @@ from outboxkit.database import transaction
 from outboxkit.database.handler_session import HandlerSession
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
-from outboxkit.inbox.run_once import Outcome, call, in_own_task, opened, payload_crc, warn_of_other_payloads
+from outboxkit.inbox.run_once import Outcome, call, opened, payload_crc, warn_of_other_payloads
 from outboxkit.message import Message
 from outboxkit.runtime import window
 from outboxkit.telemetry import tracing
@@ -80,8 +80,8 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
     """`run_once` for many entries, in the one transaction that the session is in.
 
     Inserts all inbox rows in one statement, then runs the handlers of those that are new in the order of the entries.
-    Each finds the session as if it were a new one: objects of those before it have expired, and their changes are
-    flushed. A second entry of one message and handler is a duplicate of the first. After an exception the caller must
+    Each is flushed, and the next one finds no objects of it: they have expired, or are gone from a worker's session. A
+    second entry of one message and handler is a duplicate of the first. After an exception the caller must
     roll back, and nothing of the whole batch has happened: it may run other entries, or fewer, again.
 
     With an `AsyncSession`: `await session.run_sync(inbox.run_batch, entries)`.
@@ -117,48 +117,58 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     new, number = _record(connection, entries)
     outcomes: list[Outcome] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
+    neighbours = _Neighbours(session, connection, transaction.still_in(connection, number, unmarked=unmarked))
 
-    savepoint = session.get_nested_transaction()
-    is_same = transaction.still_in(connection, number, unmarked=unmarked)
-
-    def leave(handler: str) -> None:
-        """Have the next handler find the session as if it were a new one."""
-        if transaction.has_savepoint(session, connection, savepoint):
-            raise TransactionRequired(f"handler {handler!r} left a savepoint open, which others must not be part of")
-        if not (new and isinstance(session, HandlerSession) and session.waits()):
-            _flush(session)
-        session.expire_all()
-
-    def stay(handler: str) -> None:
-        if not is_same():
-            raise TransactionRequired(transaction.ended(handler))
-
-    def run() -> None:
+    with transaction.guard_until_end(session, connection, number, transaction.ended(names)) if new else nullcontext():
         for index, entry in enumerate(entries):
             if entry.key not in new:
                 outcomes.append(Outcome.DUPLICATE)
                 continue
             name, given = entry.handler.name, (entry.handler, session, connection, entry.event, entry.message)
+            leave = partial(neighbours.write, name)
             try:
-                call(*given, attempt=entry.attempt, installation=new.pop(entry.key), leave=partial(leave, name))
-                stay(name)
+                call(*given, attempt=entry.attempt, installation=new.pop(entry.key), leave=leave)
+                neighbours.part(name)
             except Exception as error:
                 raise BatchEntryFailed(index) from error
             outcomes.append(Outcome.PROCESSED)
-
-    with transaction.guard_until_end(session, connection, number, transaction.ended(names)) if new else nullcontext():
-        in_own_task(session, run)
         again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
     return outcomes
 
 
-def _flush(session: Session) -> None:
-    """Flush until nothing is left: listeners may add more. A hundred times, after which SQLAlchemy's commit fails."""
-    for _ in range(100):
-        session.flush()
-        if not (session.new or session.dirty or session.deleted):
-            return
+class _Neighbours:
+    """Handlers of one batch, each of which finds session and connection as if they were new, in one transaction."""
+
+    def __init__(self, session: Session, connection: Connection, is_same: Callable[[], bool]) -> None:
+        self._session, self._connection, self._is_same = session, connection, is_same
+        self._savepoint, self._options = session.get_nested_transaction(), connection.get_execution_options()
+        if isinstance(session, HandlerSession):
+            session.note_inserted()
+
+    def write(self, handler: str) -> None:
+        """Flush until nothing is left, as a handler's last deed: listeners may add more, and savepoints end with it.
+
+        A hundred times, after which SQLAlchemy's commit fails.
+        """
+        session = self._session
+        if transaction.has_savepoint(session, self._connection, self._savepoint):
+            raise TransactionRequired(f"handler {handler!r} left a savepoint open, which others must not be part of")
+        for _ in range(100):
+            session.flush()
+            if not (session.new or session.dirty or session.deleted):
+                break
+
+    def part(self, handler: str) -> None:
+        """Make sure that it is the same transaction, and take away what the handler has left to the next one."""
+        if not self._is_same():
+            raise TransactionRequired(transaction.ended(handler))
+        if isinstance(self._session, HandlerSession):
+            self._session.leave()
+        else:
+            self._session.expire_all()
+        if self._connection.get_execution_options() is not self._options:  # SQLAlchemy changes them in place
+            self._connection._execution_options = self._options  # noqa: SLF001 - no method takes an option away
 
 
 def _record(connection: Connection, entries: Sequence[Entry]) -> tuple[dict[Key, str], str | None]:

@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -205,7 +206,7 @@ def call(
     installation: str,
     leave: Callable[[], None] | None = None,
 ) -> None:
-    """Run the handler for attempt `attempt` of `message`, then flush the session. A batch has its own task and `leave`.
+    """Run the handler for attempt `attempt` of `message`, then `leave` it: by default, flush the session.
 
     Messages that it or its flush adds have ids that follow from `message`, its own name and the `installation` of the
     tables.
@@ -223,10 +224,7 @@ def call(
         session.info.get(LIMIT_OF_THREAD, _limited)(handler, connection),
     ):
         run = partial(invoke, handler, session, event, message, attempt)
-        if leave is None:
-            in_own_task(session, run)
-        else:
-            run()
+        in_own_task(session, run)
         if getattr(driver, "is_held", False):
             raise RuntimeError(
                 f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
@@ -301,12 +299,12 @@ def invoke(handler: Handler, session: Session, event: object, message: Message, 
 
 
 def in_own_task(session: Session, run: Callable[[], None]) -> None:
-    """Run handlers in a task of their own, unless they have a thread.
+    """Run a handler in a task of its own, or in a context of its own: what it sets there is no other handler's.
 
-    They may keep that task and cancel it at any time. After its end this reaches neither the commit nor the ack.
+    It may keep that task and cancel it at any time. After its end this reaches neither the commit nor the ack.
     """
     if async_session(session) is None:
-        run()
+        copy_context().run(run)
     else:
         await_(asyncio.create_task(greenlet_spawn(run)))
 

@@ -20,7 +20,7 @@ from outboxkit.tables import outbox
 
 _WHY = "a rollback would not take the message back"
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1000, 16 * 1024 * 1024
-_KEY, _FLUSHED = "outboxkit.pending", "outboxkit.flushed"
+_KEY = "outboxkit.pending"
 _numbers = count(1)
 
 
@@ -92,10 +92,7 @@ def _refuse_autocommit(session: Session, *_: object) -> None:
 def _write_after(_mapper: object, _connection: Connection, pending: Pending) -> None:
     """Have the flush that has come to `pending` write it at its end: it asks the session's listeners only then."""
     session = object_session(pending)
-    if session is None:
-        return
-    session.info.setdefault(_FLUSHED, []).append(pending)
-    if not event.contains(session, "after_flush", _write):
+    if session is not None and not event.contains(session, "after_flush", _write):
         event.listen(session, "after_flush", _write)
 
 
@@ -104,17 +101,15 @@ def _write(session: Session, _: object) -> None:
 
     If this fails, the flush rolls all of it back. Messages that are added from here on wait for the next flush.
     """
-    for pending in session.info.pop(_FLUSHED, ()):
-        if session.info.get(_KEY) is pending:
-            del session.info[_KEY]
-        if pending not in session:  # of a flush that has failed
-            continue
-        connection = pending.connection or writing_connection(session)
-        if pending.strict_keys and not has_one_writer(connection.dialect.name):
-            connection.execute(_LOCK_KEYS, {"keys": sorted(pending.strict_keys)})
-        with schema.explained():
-            for drafts in _portions(pending.drafts):
-                _insert(connection, drafts)
+    pending: Pending | None = session.info.pop(_KEY, None)
+    if pending is None or pending not in session:
+        return
+    connection = pending.connection or writing_connection(session)
+    if pending.strict_keys and not has_one_writer(connection.dialect.name):
+        connection.execute(_LOCK_KEYS, {"keys": sorted(pending.strict_keys)})
+    with schema.explained():
+        for drafts in _portions(pending.drafts):
+            _insert(connection, drafts)
 
 
 def _insert(connection: Connection, drafts: list[Draft]) -> None:
