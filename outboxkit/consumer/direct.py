@@ -19,7 +19,7 @@ from outboxkit import defaults, inbox
 from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers, without_own
 from outboxkit.consumer.threads import Threads
-from outboxkit.database.handler_session import HandlerSession
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome, Wiring

@@ -59,6 +59,10 @@ class FencedRun(Generic[T]):
                     result = self._work(session)
                     self._step(None, commits=True)
                     session.commit()
+                except BaseException:
+                    with suppress(Exception):
+                        session.rollback()  # not only closed: what it has inserted is new again
+                    raise
                 finally:
                     with self._lock:  # from here on `_hang_up` does nothing
                         self._driver = None

@@ -24,7 +24,7 @@ from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.consumer.threads import Threads
 from outboxkit.database import silence
-from outboxkit.database.handler_session import HandlerSession
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import CHECK_VIOLATION, CONFLICT, TRANSIENT, sqlstate_of

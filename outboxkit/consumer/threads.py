@@ -23,8 +23,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit.consumer.fence import FencedRun, RunEnding
 from outboxkit.database import engines
-from outboxkit.database.handler_session import HandlerSession
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.database.transaction import HandlerSession
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements
 from outboxkit.database import silence
-from outboxkit.database.handler_session import HandlerSession
 from outboxkit.database.session_settings import GuardedEnd
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import TransactionRequired
@@ -125,6 +124,10 @@ def _refuse_commit(session: Session) -> None:
     text: str | None = session.info.get(_KEY)
     if text is not None and not session.in_nested_transaction():
         raise TransactionRequired(text)
+
+
+class HandlerSession(Session):
+    """The session of a worker for one transaction of handlers, which it commits right after them."""
 
 
 event.listen(HandlerSession, "before_commit", _refuse_commit)  # once: to listen to each session costs 25 us

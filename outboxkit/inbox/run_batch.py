@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements
 from outboxkit.codec import upcasts
 from outboxkit.database import transaction
-from outboxkit.database.handler_session import HandlerSession
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome, call, opened, payload_crc, warn_of_other_payloads
@@ -143,8 +143,6 @@ class _Neighbours:
     def __init__(self, session: Session, connection: Connection, is_same: Callable[[], bool]) -> None:
         self._session, self._connection, self._is_same = session, connection, is_same
         self._savepoint, self._options = session.get_nested_transaction(), connection.get_execution_options()
-        if isinstance(session, HandlerSession):
-            session.note_inserted()
 
     def write(self, handler: str) -> None:
         """Flush until nothing is left, as a handler's last deed: listeners may add more, and savepoints end with it.
@@ -164,7 +162,7 @@ class _Neighbours:
         if not self._is_same():
             raise TransactionRequired(transaction.ended(handler))
         if isinstance(self._session, HandlerSession):
-            self._session.leave()
+            self._session.expunge_all()  # those that the application keeps stay loaded, as after a commit
         else:
             self._session.expire_all()
         if self._connection.get_execution_options() is not self._options:  # SQLAlchemy changes them in place

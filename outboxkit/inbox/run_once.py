@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -217,20 +216,23 @@ def call(
         ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable.
     """
     driver = connection.connection.driver_connection
-    with (
-        _named(handler, message),
-        handling(message, handler=handler.name, origin=Origin(session, installation)),
-        transaction.guarded(session, connection, handler.name),
-        session.info.get(LIMIT_OF_THREAD, _limited)(handler, connection),
-    ):
-        run = partial(invoke, handler, session, event, message, attempt)
-        in_own_task(session, run)
+
+    def run() -> None:
+        invoke(handler, session, event, message, attempt)
         if getattr(driver, "is_held", False):
             raise RuntimeError(
                 f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
                 "in the handler, by `with` or `async with`"
             )
         (leave or session.flush)()
+
+    with (
+        _named(handler, message),
+        handling(message, handler=handler.name, origin=Origin(session, installation)),
+        transaction.guarded(session, connection, handler.name),
+        session.info.get(LIMIT_OF_THREAD, _limited)(handler, connection),
+    ):
+        in_own_task(session, run)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from typing import Any
@@ -17,7 +18,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import Message, TransactionRequired, inbox, inbox_handler, outbox, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
-from outboxkit.database.handler_session import HandlerSession
+from outboxkit.database.transaction import HandlerSession
 from tests.integration.consumer.running_consumer import Billed, Ordered, dead_letters, publish, starter
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -38,6 +39,15 @@ class Stock(Base):
     __tablename__ = "stock"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
     left: Mapped[int] = mapped_column(Integer)
+
+
+signer: ContextVar[str] = ContextVar("signer", default="nobody")
+
+
+class Signed(Base):
+    __tablename__ = "signed"
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    by: Mapped[str] = mapped_column(default=lambda _: signer.get())
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +201,7 @@ def test_what_a_handler_adds_is_its_own_until_it_ends(pg_engine: Engine, run: Ru
     assert [json.loads(each) for each in added] == [{"number": n} for n in (7, 8, 9)]
 
 
-def test_the_next_one_finds_the_rows_that_wait(pg_engine: Engine, run: Run):
+def test_each_one_finds_the_rows_of_those_before_it(pg_engine: Engine, run: Run):
     seen: list[int] = []
 
     def adds_one(session: Session) -> None:
@@ -209,7 +219,7 @@ def test_the_next_one_finds_the_rows_that_wait(pg_engine: Engine, run: Run):
     assert noted(pg_engine) == [*range(1, 250), 251, 252, 1000]
 
 
-def test_an_object_that_waited_is_read_anew(pg_engine: Engine, run: Run):
+def test_an_object_that_another_one_keeps_is_read_anew(pg_engine: Engine, run: Run):
     kept: list[Stock] = []
 
     def adds_and_keeps(session: Session) -> None:
@@ -247,7 +257,7 @@ def test_a_message_that_a_listener_adds_is_its_handlers(pg_engine: Engine, run: 
     assert causes == ["m0", "m1", "m3"]
 
 
-def test_a_failure_of_rows_that_wait_fails_their_own_handler_alone(pg_engine: Engine, run: Run):
+def test_rows_that_cannot_be_written_fail_their_own_handler(pg_engine: Engine, run: Run):
     def adds_two(session: Session) -> None:
         session.add_all([Noted(number=3), Noted(number=3)])
 
@@ -258,6 +268,99 @@ def test_a_failure_of_rows_that_wait_fails_their_own_handler_alone(pg_engine: En
     with pytest.raises(IntegrityError):
         run(adds, adds_two, reads)
     assert noted(pg_engine) == [7]
+
+
+def test_each_one_finds_what_it_has_added_alone(run: Run):
+    seen: list[int] = []
+
+    def adds_and_looks(session: Session) -> None:
+        session.add(Noted(number=len(seen)))
+        seen.append(len(session.new))
+
+    assert run(*[adds_and_looks] * 3)
+    assert seen == [1, 1, 1]
+
+
+def test_context_variables_and_what_a_flush_makes_of_them_are_its_own(pg_engine: Engine, run: Run):
+    numbers = count()
+
+    def signs(session: Session) -> None:
+        session.add(Signed(number=next(numbers)))
+
+    def signs_as_another(session: Session) -> None:
+        signer.set("north")
+        signs(session)
+
+    assert run(signs, signs_as_another, signs)
+    with pg_engine.connect() as connection:
+        rows = connection.execute(select(Signed.number, Signed.by).order_by(Signed.number)).all()
+    assert rows == [(0, "nobody"), (1, "north"), (2, "nobody")]
+
+
+def test_options_of_the_connection_are_its_own(pg_engine: Engine, run: Run):
+    def adds_in_north(session: Session) -> None:
+        session.connection().execution_options(schema_translate_map={None: "north"})
+        session.add(Noted(number=1))
+
+    with pg_engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA north; CREATE TABLE north.noted (LIKE public.noted)"))
+    assert run(adds_in_north, adds)
+    assert noted(pg_engine) == [7]
+
+
+def test_a_loaded_object_that_is_kept_can_be_read_by_the_next_one(pg_engine: Engine):
+    kept: list[Stock] = []
+
+    def reads(session: Session) -> None:
+        kept.append(session.get_one(Stock, 1))
+
+    assert run_in(HandlerSession, pg_engine, reads, lambda _: kept[0].left)
+    assert kept[0].left == 100
+
+
+@pytest.mark.parametrize("fails", ["a handler", "the commit"])
+def test_an_object_that_was_not_committed_can_be_added_again(pg_engine: Engine, fails: str):
+    kept, times = [Noted(number=n) for n in range(3)], count()
+
+    def adds_kept(session: Session) -> None:
+        session.add(kept[next(times) % 3])
+
+    def breaks(session: Session) -> None:
+        if next(times) == 3:
+            if fails == "a handler":
+                raise ValueError("the first time")
+            session.execute(text("INSERT INTO late VALUES (1), (1)"))
+
+    with pg_engine.begin() as connection:
+        connection.execute(text("CREATE TABLE late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+    acts = [adds_kept, adds_kept, adds_kept, breaks]
+    if fails == "the commit":
+        with pytest.raises(IntegrityError):
+            run_in(HandlerSession, pg_engine, *acts)
+    run_in(HandlerSession, pg_engine, *acts)
+    assert noted(pg_engine) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize("in_loop", [False, True], ids=["in threads", "in the loop"])
+async def test_an_object_that_was_built_once_is_written_by_a_later_attempt(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, in_loop: bool, is_batch: bool
+):
+    kept, trouble = dict[int, Noted](), [ValueError("the first time")]
+
+    @inbox_handler("Keeps", batch=is_batch)
+    def keeps(session: Session, event: Ordered) -> None:
+        session.add(kept.setdefault(event.number, Noted(number=event.number)))
+        session.flush()
+        if event.number == 5 and trouble:
+            raise trouble.pop()
+
+    start = starter(async_pg_engine, broker, in_loop=in_loop)
+    async with start(keeps, concurrency=Concurrency(1, batch=10 if is_batch else 1)) as running:
+        for number in range(6):
+            publish(broker, number, f"m{number}")
+        await running.reaches(processed=6, **({} if is_batch else {"retried": 1}))
+    assert noted(pg_engine) == [*range(6)]
 
 
 async def test_a_generator_that_ends_late_takes_nothing_of_others(
@@ -354,7 +457,8 @@ async def test_a_pipeline_that_is_left_open_fails_its_own_message(
             publish(broker, number, f"m{number}")
         await asyncio.wait_for(running.reaches(processed=5, dead=1), 60)
     assert noted(pg_engine) == [0, 2, 3, 4, 5]
-    with suppress(psycopg.Error):
-        kept.pop().__exit__(None, None, None)
+    for each in kept:
+        with suppress(psycopg.Error):
+            each.__exit__(None, None, None)
     (letter,) = dead_letters(pg_engine)
     assert ("its own fault" if fails else "left a block of the driver open") in letter.error

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from outboxkit import Message, Outcome, TransactionRequired, event, inbox, inbox_handler
-from outboxkit.database.handler_session import HandlerSession
+from outboxkit.database.transaction import HandlerSession
 from outboxkit.runtime import process
 
 
