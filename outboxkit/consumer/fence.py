@@ -53,24 +53,30 @@ class FencedRun(Generic[T]):
         try:
             with self._sessions() as session:
                 session.info[LIMIT_OF_THREAD] = self._limit
+                driver = None
                 try:
                     session.begin()
-                    self._step(session.connection().connection.driver_connection)
+                    driver = session.connection().connection.driver_connection
+                    self._step(driver)
                     result = self._work(session)
                     self._step(None, commits=True)
                     session.commit()
                 except BaseException:
+                    self._let_go(driver)  # before the pool may give the connection to another one
                     with suppress(Exception):
                         session.rollback()  # not only closed: what it has inserted is new again
                     raise
-                finally:
-                    with self._lock:  # from here on `_hang_up` does nothing
-                        self._driver = None
-                    if self._cut:
-                        session.invalidate()
         except BaseException as error:  # noqa: BLE001 - raised again in the event loop
             return None, error
         return result, None
+
+    def _let_go(self, driver: Any) -> None:
+        """Keep `_hang_up` from the connection. If its socket is shut, close it, so that no pool keeps it."""
+        with self._lock:
+            self._driver = None
+        if self._cut:
+            with suppress(Exception):
+                driver.close()
 
     def _step(self, driver: Any, *, commits: bool = False) -> None:
         """Go on unless it was given up, with this connection for `_hang_up`."""
