@@ -4,7 +4,7 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, event, insert
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit.consumer import fence
@@ -42,6 +42,19 @@ async def test_what_commits_already_cannot_be_given_up(run: FencedRun[str]):
     run._step(None, commits=True)
     run.give_up()
     assert run._refusal is None
+
+
+async def test_a_failed_run_lets_go_of_its_connection_before_another_one_may_have_it(engine: Engine):
+    drivers: list[object] = []
+
+    def fails(session: Session) -> None:
+        work(session)
+        raise ValueError("no")
+
+    run = FencedRun(fails, sessionmaker(engine))
+    event.listen(engine, "checkin", lambda *_: drivers.append(run._driver))
+    assert str(run.transact()[1]) == "no"
+    assert drivers == [None]
 
 
 async def test_the_first_ending_counts(run: FencedRun[str], engine: Engine):
