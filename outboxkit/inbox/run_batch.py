@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm.exc import FlushError
 
 from outboxkit import statements
 from outboxkit.codec import upcasts
@@ -143,11 +144,13 @@ class _Neighbours:
     def __init__(self, session: Session, connection: Connection, is_same: Callable[[], bool]) -> None:
         self._session, self._connection, self._is_same = session, connection, is_same
         self._savepoint, self._options = session.get_nested_transaction(), connection.get_execution_options()
+        self._autoflush, self._expires = session.autoflush, session.expire_on_commit
 
     def write(self, handler: str) -> None:
         """Flush until nothing is left, as a handler's last deed: listeners may add more, and savepoints end with it.
 
-        A hundred times, after which SQLAlchemy's commit fails.
+        Raises:
+            FlushError: something is left after a hundred flushes, as in a commit of SQLAlchemy's.
         """
         session = self._session
         if transaction.has_savepoint(session, self._connection, self._savepoint):
@@ -155,7 +158,10 @@ class _Neighbours:
         for _ in range(100):
             session.flush()
             if not (session.new or session.dirty or session.deleted):
-                break
+                return
+        raise FlushError(
+            f"handler {handler!r} leaves something in its session after each flush: does a listener add it?"
+        )
 
     def part(self, handler: str) -> None:
         """Make sure that it is the same transaction, and take away what the handler has left to the next one."""
@@ -165,6 +171,10 @@ class _Neighbours:
             self._session.expunge_all()  # those that the application keeps stay loaded, as after a commit
         else:
             self._session.expire_all()
+        self._session.autoflush, self._session.expire_on_commit = self._autoflush, self._expires
+        driver: Any = self._connection.connection.driver_connection
+        for name in ("row_factory", "cursor_factory") if hasattr(driver, "ending") else ():  # a worker's psycopg
+            setattr(driver, name, driver.options[name])
         if self._connection.get_execution_options() is not self._options:  # SQLAlchemy changes them in place
             self._connection._execution_options = self._options  # noqa: SLF001 - no method takes an option away
 

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, Integer, event, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm.exc import FlushError
 
 from outboxkit import Message, TransactionRequired, inbox, inbox_handler, outbox, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
@@ -297,6 +298,34 @@ def test_context_variables_and_what_a_flush_makes_of_them_are_its_own(pg_engine:
     assert rows == [(0, "nobody"), (1, "north"), (2, "nobody")]
 
 
+def test_options_of_the_session_are_its_own(pg_engine: Engine, run: Run):
+    counts: list[int | None] = []
+
+    def flushes_by_itself(session: Session) -> None:
+        session.autoflush = False
+
+    def adds_and_counts(session: Session) -> None:
+        session.add(Noted(number=7))
+        counts.append(session.scalar(select(func.count()).select_from(Noted)))
+
+    assert run(flushes_by_itself, adds_and_counts)
+    assert counts == [1]
+
+
+def test_a_flush_that_never_comes_to_rest_fails(pg_engine: Engine, run: Run):
+    def changes(session: Session, *_: object) -> None:
+        session.get_one(Stock, 1).left -= 1
+
+    event.listen(Session, "after_flush_postexec", changes)
+    try:
+        with pytest.raises(FlushError):
+            run(takes)
+    finally:
+        event.remove(Session, "after_flush_postexec", changes)
+    with pg_engine.connect() as connection:
+        assert connection.scalar(select(Stock.left)) == 100
+
+
 def test_options_of_the_connection_are_its_own(pg_engine: Engine, run: Run):
     def adds_in_north(session: Session) -> None:
         session.connection().execution_options(schema_translate_map={None: "north"})
@@ -361,6 +390,22 @@ async def test_an_object_that_was_built_once_is_written_by_a_later_attempt(
             publish(broker, number, f"m{number}")
         await running.reaches(processed=6, **({} if is_batch else {"retried": 1}))
     assert noted(pg_engine) == [*range(6)]
+
+
+async def test_options_of_the_driver_are_its_own(async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine):
+    @inbox_handler("Rows", batch=True)
+    def handle(session: Session, event: Ordered) -> None:
+        driver: Any = session.connection().connection.driver_connection
+        if event.number == 0:
+            driver.row_factory = psycopg.rows.dict_row
+        else:
+            session.add(Noted(number=driver.execute("SELECT 1").fetchone()[0] * event.number))
+
+    async with starter(async_pg_engine, broker)(handle, concurrency=Concurrency(1, batch=10)) as running:
+        for number in range(5):
+            publish(broker, number, f"m{number}")
+        await running.reaches(processed=5)
+    assert noted(pg_engine) == [1, 2, 3, 4]
 
 
 async def test_a_generator_that_ends_late_takes_nothing_of_others(
