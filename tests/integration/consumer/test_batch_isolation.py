@@ -393,8 +393,11 @@ async def test_an_object_that_was_built_once_is_written_by_a_later_attempt(
 
 
 async def test_options_of_the_driver_are_its_own(async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine):
+    handled: list[int] = []
+
     @inbox_handler("Rows", batch=True)
     def handle(session: Session, event: Ordered) -> None:
+        handled.append(event.number)
         driver: Any = session.connection().connection.driver_connection
         if event.number == 0:
             driver.row_factory = psycopg.rows.dict_row
@@ -406,6 +409,7 @@ async def test_options_of_the_driver_are_its_own(async_pg_engine: AsyncEngine, b
             publish(broker, number, f"m{number}")
         await running.reaches(processed=5)
     assert noted(pg_engine) == [1, 2, 3, 4]
+    assert sorted(handled) == [0, 1, 2, 3, 4], "none has failed"
 
 
 async def test_a_generator_that_ends_late_takes_nothing_of_others(
