@@ -182,7 +182,7 @@ class RabbitPublisher(Publisher):
         url = self._addresses.urls[0]
         alone = rights.RightsNeeded(write=(rights.DEFAULT_EXCHANGE,))
         needed = rights.of_relay(self._exchange) if self._exchange else alone
-        more = "" if self._exchange else " A relay's user has this right; add the names of other work of this user."
+        more = "" if self._exchange else ". A relay's user has this right; add the names of other work of this user"
         return connection.naming_rights(needed.command(connection.vhost(url), rights.user_of(url)), more)
 
     async def _on_timeout(self) -> str:

@@ -89,7 +89,8 @@ def of_management(snapshot: Snapshot) -> Iterator[Diagnosis]:
         silence = "The user of the management API may not see everything"
     if unseen:
         named = expected.management is not None
-        user = rights.user_of(expected.management or "") if named else expected.user[0]
+        has_user = urlsplit(expected.management or "").username is not None
+        user = rights.user_of(expected.management or "") if has_user else expected.user[0]
         yield finding("management-unread", worse=named, silence=silence, unseen=unseen, user=shell_word(user))
 
 

@@ -203,7 +203,8 @@ async def test_a_management_api_that_says_little_or_nothing(server: PrivateRabbi
         assert text in findings["management-unread"].what
         assert {"routes", "limits", "alarms", "management"} <= set(left_out)
         assert "hunter2" not in str(findings)
-        assert f"set_user_tags {user_of(url)} monitoring" in findings["management-unread"].commands[1]
+        own = user_of(url if "@" in url else server.url)
+        assert f"set_user_tags {own} monitoring" in findings["management-unread"].commands[1]
     admin.user(user, tags="management")
     own = as_user(server.management_url, user)
     findings, _ = await examined(settings_of(server, client, management_url=own))
