@@ -132,7 +132,8 @@ class Publisher(Broker, Protocol):
 
     Attributes:
         slow: whether a batch may take seconds, or it writes to the database itself. On SQLite, the only lock is that of
-            the whole database. The relay then does not hold it while it publishes.
+            the whole database. The relay then does not hold it while it publishes. More than two relays work off a
+            backlog together only if it is slow.
         batch_limit: the maximum number of rows to claim at once; None: the relay's own. Rows wait for the whole batch
             that they are in. One that is sent slowly should leave most rows to others.
         queue: the one queue that it publishes to; None: any.

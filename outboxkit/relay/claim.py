@@ -23,7 +23,8 @@ from outboxkit.statements.dialects import is_server
 QUERY_SECONDS = 0.1
 """The interval at which a busy relay queries due rows, and the writers that keep the floor down."""
 FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
-"""A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size."""
+"""A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size, and one
+after a claim of which every row was blocked takes no more."""
 FEW_ROWS = 16
 """Fewer rows than these in a batch say that no more are ready."""
 PROBE_ROWS = 20
@@ -56,6 +57,7 @@ class Claimer:
     Args:
         size: the maximum number of rows in a batch; fewer if they are large.
         keeps_locks: keep the transaction open, and the rows locked, until the batch is settled.
+        most_shares: the maximum number of relays of the destination that work off a backlog together; None: any.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Claimer:
         *,
         destination: str = DEFAULT_DESTINATION,
         keeps_locks: bool = True,
+        most_shares: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -79,7 +82,7 @@ class Claimer:
         self._found_due = False
         self._next_sweep = float("-inf")
         self._contended, self._left_out = ContendedKeys(monotonic), list[str]()
-        self.shares = Shares(monotonic)
+        self.shares = Shares(monotonic, most_shares)
         self._claims_in_share = 1
         self._claim_ready, self._claim_due = statements.claim.claim_ready(), statements.claim.claim_due()
         self._claim_ready_of_share = statements.claim.claim_ready_of_share()
@@ -125,7 +128,7 @@ class Claimer:
             await connection.begin()
             await self._find_share(connection)
             self._left_out = list({*self._contended.keys(), *blocked}) if self._is_server else []
-            rows, floor = await self._lock(connection, as_of)
+            rows, floor = ([], 0) if self.shares.stands_by else await self._lock(connection, as_of)
             predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
             if not self._keeps_locks:
                 await connection.rollback()
@@ -136,6 +139,8 @@ class Claimer:
         batch.plan(predecessors, now=now)
         if rows:
             self._contended.saw(len(rows), batch.blocked)
+            if batch.blocked.total() == len(rows):
+                self._limit = min(self._limit, FIRST_ROWS)
         batch.is_last = len(rows) < min(FEW_ROWS, self._limit) and not batch.blocked and not self.leaves_rows
         return batch
 
@@ -147,7 +152,8 @@ class Claimer:
         takes_part = self._claims_in_share > 0
         if not self._is_server or not (takes_part or self.shares.count > 1):
             return
-        parameters = {"destination": self.destination, "number": self.shares.number if takes_part else None}
+        number = self.shares.number if takes_part and not self.shares.stands_by else None
+        parameters = {"destination": self.destination, "number": number}
         self.shares.saw(await fetch(connection, self._join_shares, parameters))
         if not takes_part and not self.shares.has_others:
             self._leave_share()

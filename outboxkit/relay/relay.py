@@ -22,6 +22,7 @@ from outboxkit.relay.notifier import Notifier
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, RelayMeasurements, report
 from outboxkit.relay.settle import SettlementWriter
+from outboxkit.relay.shares import MOST_SHARES
 from outboxkit.retry import Backoff
 from outboxkit.runtime import urls
 from outboxkit.runtime.database_clock import DatabaseClock
@@ -103,7 +104,11 @@ class Relay:
         self._done, self._limited_log = Drained(), LimitedLog("relay")
         self._measurements = RelayMeasurements(self.publisher, self.destination)
         self._claimer = Claimer(
-            self.engine, self.batch_size, destination=self.destination, keeps_locks=self.keeps_locks
+            self.engine,
+            self.batch_size,
+            destination=self.destination,
+            keeps_locks=self.keeps_locks,
+            most_shares=None if self.publisher.slow else MOST_SHARES,
         )
         self._pipeline = Pipeline(
             self._claimer,

@@ -1,8 +1,8 @@
-"""The keys that a relay claims while others claim, too, so that none waits for another. Pure.
+"""The rows that a relay claims while others claim, too, so that none waits for another. Pure.
 
 Keys that keep blocking claims are left out of the next ones for a moment. Relays of a destination that have a backlog
-claim different shares of the keys. Both are for speed alone: row locks and predecessors keep the order, also of relays
-that have the same share.
+claim different shares of the rows; if there are more relays than shares, some stand by. All of it is for speed alone:
+row locks and predecessors keep the order, also of relays that have the same share.
 """
 
 import secrets
@@ -46,6 +46,9 @@ STILL_SECONDS = 2.0
 """A relay without a new transaction for 2 s loses its share. A first ready row that stays so long bounds no share."""
 STILL_LOOKS = 4
 """The minimum number of claims within that time: with a slow broker a batch takes longer."""
+MOST_SHARES = 2
+"""The maximum number of shares if the destination is a broker, which one relay can keep busy. More relays only add to
+the rows of others that each claim walks over: ten had 0.7 of the speed of one."""
 SHARE_POSITIONS = 100_000
 """The number of positions from the first ready row on, in which a relay claims its share. It takes 25 ms at most."""
 LAST_POSITION = 2**63 - 1
@@ -54,15 +57,19 @@ LAST_POSITION = 2**63 - 1
 class Shares:
     """The relays that have a backlog now, as this relay sees them, and its own place among them.
 
+    Args:
+        most: the maximum number of shares; None: any.
+
     Attributes:
         number: this relay's own number, drawn at random.
-        count: the number of relays.
+        count: the number of shares: one for each relay, up to `most`.
         rank: the place of this one by its number, from 0 on. Its keys are those whose hash modulo `count` is this.
         has_others: whether another relay, one that has not frozen, took part at the last claim.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], most: int | None = None) -> None:
         self._monotonic = monotonic
+        self._most = most
         self.number = secrets.randbits(31)
         self.count, self.rank = 1, 0
         self.has_others = False
@@ -91,7 +98,12 @@ class Shares:
         }
         self.has_others = any(number in self._seen for number in by_relay if number != self.number)
         living = sorted({self.number, *self._seen})
-        self.count, self.rank = len(living), living.index(self.number)
+        self.count, self.rank = min(len(living), self._most or len(living)), living.index(self.number)
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether there is no share for this relay, until another one is gone."""
+        return self.rank >= self.count
 
     def leave(self) -> None:
         """Have all keys again: this relay has no backlog, and needs no share."""

@@ -31,13 +31,13 @@ PATIENT = RelayPolicy(max_attempts=1_000_000, backoffs=dict.fromkeys((Verdict.UN
 NOW = datetime.now(UTC)
 FILL = """
 INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at)
-SELECT 'm' || n, 'T', 'k' || n % CAST(:keys AS int), '{}', '{}', 'application/json', now()
+SELECT 'm' || n, 'T', 'k' || n % nullif(CAST(:keys AS int), 0), '{}', '{}', 'application/json', now()
 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) n ORDER BY n
 """
 
 
 def fill(engine: Engine, last: int, *, keys: int, first: int = 1) -> None:
-    """Messages m<first>…m<last>, of so many keys in turn."""
+    """Messages m<first>…m<last>, of so many keys in turn, or of none."""
     with engine.begin() as connection:
         connection.execute(text(FILL), {"first": first, "last": last, "keys": keys})
 

@@ -2,17 +2,19 @@
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
 from outboxkit.relay import RelayPolicy
 from outboxkit.relay.claim import Claimer
+from outboxkit.relay.order import Batch
 from outboxkit.relay.shares import Shares
 from outboxkit.retry import Backoff
 from tests.integration.relay.recording import Recorder, at_random, count, fill, number, relay, rows, running
@@ -106,12 +108,14 @@ async def test_other_keys_flow_past_a_key_whose_first_message_somebody_else_hold
 
 async def test_relays_with_a_backlog_claim_different_keys(pg_engine: Engine, async_pg_engine: AsyncEngine):
     """The first claims tell them of each other. From then on nothing waits for another relay."""
-    fill(pg_engine, 2000, keys=50)
-    with pg_engine.begin() as connection:
-        connection.execute(tables.outbox.update().where(tables.outbox.c.position <= 300).values(key=None))
+    fill(pg_engine, 2000, keys=0)
     now = datetime.now(UTC)
     claimers = [Claimer(async_pg_engine, 100) for _ in range(3)]
     first = [await claimer.claim(now, now=now) for claimer in claimers]
+    with pg_engine.begin() as connection:
+        free = select(tables.outbox.c.position).with_for_update(skip_locked=True)
+        key = func.concat("k", tables.outbox.c.position % 50)
+        connection.execute(tables.outbox.update().where(tables.outbox.c.position.in_(free)).values(key=key))
     batches = [await claimer.claim(now, now=now) for claimer in claimers]
     keys = [{row.message.key for row in batch.rows} for batch in batches]
     for batch in (*first, *batches):
@@ -121,22 +125,40 @@ async def test_relays_with_a_backlog_claim_different_keys(pg_engine: Engine, asy
     assert sum(map(len, keys)) == len(set().union(*keys)) == 50
 
 
-async def test_a_claim_leaves_out_keys_that_are_blocked_in_the_batch_before(
+async def test_two_relays_work_off_a_backlog_and_others_take_over_when_they_are_gone(
     pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
-    """That batch keeps their rows locked until it is settled, so that nothing behind them could go."""
-    fill(pg_engine, 30, keys=10)
+    fill(pg_engine, 2000, keys=0)
+    clock = Seconds()
+    claimers = [Claimer(async_pg_engine, 50, most_shares=2, monotonic=clock) for _ in range(5)]
+    first = await take_turns(claimers)
+    clock.now += 10
+    following = await take_turns([claimer for claimer in claimers if claimer not in first])
+    assert [len(first), len(following)] == [2, 2]
+
+
+async def take_turns(claimers: Sequence[Claimer]) -> list[Claimer]:
+    """Claim in turns, each with two batches open as in a relay. Returns those that have rows at last."""
     now = datetime.now(UTC)
-    with pg_engine.begin() as connection:
-        connection.execute(select(tables.outbox).where(tables.outbox.c.position <= 2).with_for_update())
-        claimer = Claimer(async_pg_engine, 10)
-        batch = await claimer.claim(now, now=now)
-        assert (len(batch.send), batch.blocked) == (8, {"k1": 1, "k2": 1})
-        following = await claimer.claim(now, now=now, beside=batch)
-        assert {row.message.key for row in following.rows} == {"k0", *(f"k{n}" for n in range(3, 10))}
-        assert following.blocked.total() == 0
-        await following.connection.close()
+    batches: dict[Claimer, list[Batch]] = {claimer: [] for claimer in claimers}
+    for _ in range(6):
+        for claimer, opened in batches.items():
+            opened.append(await claimer.claim(now, now=now))
+            if len(opened) > 2:
+                await opened.pop(0).connection.close()
+    for batch in chain(*batches.values()):
         await batch.connection.close()
+    return [claimer for claimer, (_, last) in batches.items() if last.rows]
+
+
+class Seconds:
+    """A clock that goes on at each look."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
 
 
 class SameShare(Shares):
