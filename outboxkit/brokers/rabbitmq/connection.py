@@ -135,6 +135,8 @@ def _named(error: BrokerUnavailable, url: str, transports: "TappedTransports", s
     elif code == 530:
         cure = f"user {user!r} has no rights in it; `outboxkit doctor` prints the line that gives them"
         named = BrokerRefused(f"{action}: {reason}: {cure}", kind="access")
+    elif "WRONG_VERSION_NUMBER" in str(cause):
+        named = BrokerUnavailable(f"{action}: no TLS is spoken there; usual are amqps:// on port 5671, amqp:// on 5672")
     named.__cause__ = cause
     return named
 

@@ -1,4 +1,4 @@
-"""URLs, errors and what of them may be shown. No connection is opened."""
+"""URLs, errors and what of them may be shown."""
 
 import asyncio
 import inspect
@@ -95,6 +95,19 @@ def test_other_errors_are_passed_on():
 )
 def test_an_error_is_described_in_one_line(error: BaseException | None, text: str):
     assert connection.describe(error) == text
+
+
+async def test_tls_on_a_port_without_it_is_told():
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"AMQP\x00\x00\x09\x01")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(BrokerUnavailable, match="no TLS is spoken there; usual are amqps:// on port 5671"):
+            await connection.connect(f"amqps://shop:{SECRET}@127.0.0.1:{port}/", name="unit test", timeout=5)
 
 
 async def test_closing_nothing_is_no_error():
