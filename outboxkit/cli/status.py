@@ -96,7 +96,8 @@ def _figures(figures: Figures) -> Iterator[tuple[str, Iterator[str]]]:
     if history.requests.value:
         yield "idempotency", iter([f"{many(history.requests, 'key')} remembered"])
     relays = [each for each in figures.workers if each.kind == RELAY]
-    yield "relays", map(_worker, relays) if relays else iter(["none connected"])
+    unseen = "none connected" if figures.vacuum is not None else "not known: SQLite has no sessions"
+    yield "relays", map(_worker, relays) if relays else iter([unseen])
     others = [_worker(each) for each in figures.workers if each.kind != RELAY]
     shown = ", ".join(map(printable_name, figures.unconsumed[:SHOWN]))
     more = f" and {len(figures.unconsumed) - SHOWN} more" if len(figures.unconsumed) > SHOWN else ""

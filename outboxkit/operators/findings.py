@@ -397,7 +397,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         why="The inbox knows a handler by its name alone. Of a message that reaches both queues one function runs, "
         "and the other consumer takes the message for a duplicate.",
         cure="{cure} If a queue was a mistake, forget it:",
-        commands=("{mistake}",),
+        commands=("{mistake}  # if the queue was a mistake",),
         alerts=("OutboxkitDuplicates", "OutboxkitReconcileMissing"),
     ),
     "consumer-gone": FindingKind(
@@ -546,7 +546,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
             "nc -vz {host}",
             "rabbitmqctl change_password {user}",
             "rabbitmqctl add_vhost {vhost}",
-            "{grant}",
+            "{grant}  # the rights of these settings; with MODULE and --queue a consumer's, too",
             "openssl s_client -connect {tls} -showcerts",
         ),
         alerts=("OutboxkitDisconnected", "OutboxkitConsumerDisconnected"),
@@ -664,7 +664,11 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         why="These are the broker's ways to hold or drop messages in silence.",
         cure="Enable the plugin and let a user read it; name it in OUTBOXKIT_MANAGEMENT_URL if it is elsewhere: "
         "http://user:password@host:15672. set_user_tags replaces the user's other tags: name them, too.",
-        commands=("rabbitmq-plugins enable rabbitmq_management", "rabbitmqctl set_user_tags {user} monitoring"),
+        commands=(
+            "rabbitmq-plugins enable rabbitmq_management",
+            "rabbitmqctl set_user_tags {user} monitoring",
+            "{grant}  # if a worker lacks rights: those of these settings, in place of its own",
+        ),
     ),
 }
 """The kinds of findings at the broker, likewise."""

@@ -23,8 +23,7 @@ from outboxkit.statements.dialects import is_server
 QUERY_SECONDS = 0.1
 """The interval at which a busy relay queries due rows, and the writers that keep the floor down."""
 FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
-"""A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size, and one
-after a claim of which every row was blocked takes no more."""
+"""A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size."""
 FEW_ROWS = 16
 """Fewer rows than these in a batch say that no more are ready."""
 PROBE_ROWS = 20
@@ -97,6 +96,11 @@ class Claimer:
         return self._is_server
 
     @property
+    def stands_by(self) -> bool:
+        """Whether others work off the backlog, and claims return nothing until one of them is gone."""
+        return self.shares.stands_by
+
+    @property
     def leaves_rows(self) -> bool:
         """Whether the latest claim left out rows that a later one may return: of other shares, of contended keys."""
         return self.shares.count > 1 or bool(self._left_out)
@@ -128,7 +132,7 @@ class Claimer:
             await connection.begin()
             await self._find_share(connection)
             self._left_out = list({*self._contended.keys(), *blocked}) if self._is_server else []
-            rows, floor = ([], 0) if self.shares.stands_by else await self._lock(connection, as_of)
+            rows, floor = ([], 0) if self.stands_by else await self._lock(connection, as_of)
             predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
             if not self._keeps_locks:
                 await connection.rollback()
@@ -139,8 +143,6 @@ class Claimer:
         batch.plan(predecessors, now=now)
         if rows:
             self._contended.saw(len(rows), batch.blocked)
-            if batch.blocked.total() == len(rows):
-                self._limit = min(self._limit, FIRST_ROWS)
         batch.is_last = len(rows) < min(FEW_ROWS, self._limit) and not batch.blocked and not self.leaves_rows
         return batch
 

@@ -41,6 +41,8 @@ UNEXPECTED = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10)
 """The delay after an unexpected error; rows and counters are as they were."""
 DRAIN_SECONDS = 0.02
 """The delay before a drain claims again rows that another relay has held."""
+STAND_BY_SECONDS = 0.25
+"""The delay before a drain looks again whether the relays that work off the backlog are gone."""
 
 
 @dataclass(eq=False, repr=False)
@@ -269,6 +271,10 @@ class Relay:
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
                 if turn in (Turn.MOVED, Turn.CAUGHT_UP):
                     waiting_since = self._now()
+                    continue
+                if self._claimer.stands_by:
+                    waiting_since = self._now()
+                    await sleep_unless_stopped(stop, jittered(STAND_BY_SECONDS))
                     continue
                 before = totals.blocked
                 totals.blocked, totals.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)

@@ -189,7 +189,8 @@ def naming_rights(line: str, more: str = "") -> Iterator[None]:
     except BrokerRefused as error:
         if error.kind != "right":
             raise
-        text = f"{error}. Give it the rights of its work, in place of those that it has: {line}{more}"
+        text = f"{error}. Give it the rights of this work, in place of those that it has: {line}{more}"
+        text += ". For a user of a relay and consumers, `outboxkit doctor MODULE --queue QUEUE` prints all of them"
         raise BrokerRefused(text, kind=error.kind) from error.__cause__
 
 

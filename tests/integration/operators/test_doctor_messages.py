@@ -184,7 +184,7 @@ def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
         connection.execute("UPDATE outboxkit_handler SET function = 'shop.mail' WHERE queue = 'mails'")
         (finding,) = look(postgresql_url, retention.check_names)
         assert (finding.code, finding.severity) == ("handler-name-shared", "problem")
-        assert finding.commands == ("outboxkit handlers forget billing",)
+        assert finding.commands == ("outboxkit handlers forget billing  # if the queue was a mistake",)
         assert finding.what.endswith("SendReceipt each: two functions, shop.bill and shop.mail, and both take T.")
         connection.execute("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('SendReceipt', 'm', 'T')")
         with connected(postgresql_url, name="outboxkit consumer billing"):

@@ -2,17 +2,18 @@
 
 import asyncio
 import random
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, event, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
-from outboxkit.relay import RelayPolicy
+from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.order import Batch
 from outboxkit.relay.shares import Shares
@@ -167,6 +168,32 @@ class SameShare(Shares):
     def saw(self, transactions: Iterable[tuple[int | None, str | None]]) -> None:
         super().saw(transactions)
         self.count, self.rank = 2, 0
+
+
+class StandsBy(Shares):
+    """There is no share at the first looks."""
+
+    def saw(self, transactions: Iterable[tuple[int | None, str | None]]) -> None:
+        super().saw(transactions)
+        if self._looks < 5:
+            self.count, self.rank = 2, 2
+
+
+async def test_a_drain_that_stands_by_counts_nothing(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """A count reads the whole backlog, and others are working it off."""
+    monkeypatch.setattr("outboxkit.relay.claim.Shares", StandsBy)
+    fill(pg_engine, 20, keys=0)
+    statements: list[str] = []
+    event.listen(async_pg_engine.sync_engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    drained = await Relay(async_pg_engine, Recorder()).drain(asyncio.Event())
+    assert (drained.published, drained.is_complete) == (20, True)
+    kinds = [
+        "count" if "count(*)" in text else "publish" for text in statements if re.match("DELETE|SELECT .*count", text)
+    ]
+    assert kinds[0] == "publish"
+    assert "count" in kinds
 
 
 class AnyShare(Shares):

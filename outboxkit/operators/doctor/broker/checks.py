@@ -91,7 +91,9 @@ def of_management(snapshot: Snapshot) -> Iterator[Diagnosis]:
         named = expected.management is not None
         has_user = urlsplit(expected.management or "").username is not None
         user = rights.user_of(expected.management or "") if has_user else expected.user[0]
-        yield finding("management-unread", worse=named, silence=silence, unseen=unseen, user=shell_word(user))
+        grant = None if reports is not None else rights_to_work(expected).command(expected.vhost, expected.user[0])
+        facts = {"silence": silence, "unseen": unseen, "user": shell_word(user), "grant": grant}
+        yield finding("management-unread", worse=named, **facts)
 
 
 def of_rights(snapshot: Snapshot) -> Iterator[Diagnosis]:
@@ -101,6 +103,11 @@ def of_rights(snapshot: Snapshot) -> Iterator[Diagnosis]:
         expected, user = snapshot.expected, snapshot.expected.user[0]
         grant = rights_to_work(expected, is_shared=snapshot.is_shared).command(expected.vhost, user)
         yield finding("broker-rights-missing", user=repr(user), rights="; ".join(lacks), grant=grant)
+
+
+def _knows_rights(snapshot: Snapshot) -> bool:
+    is_told = snapshot.reports is not None and snapshot.reports.rights is not None
+    return is_told or any(_refused(snapshot))
 
 
 def _refused(snapshot: Snapshot) -> Iterator[str]:
@@ -498,16 +505,19 @@ class BrokerCheck:
     Attributes:
         needs_amqp: whether it is left out if no node let the user in.
         needs_api: whether it is left out if the management API cannot be read.
+        is_known: whether there is something to judge; otherwise it is left out.
     """
 
     name: str
     judge: Callable[[Snapshot], Iterator[Diagnosis]]
     needs_amqp: bool = False
     needs_api: bool = False
+    is_known: Callable[[Snapshot], bool] = lambda _: True
 
     def applies(self, snapshot: Snapshot) -> bool:
         """Whether the snapshot has what it needs."""
-        return (snapshot.is_open or not self.needs_amqp) and (snapshot.reports is not None or not self.needs_api)
+        has_needed = (snapshot.is_open or not self.needs_amqp) and (snapshot.reports is not None or not self.needs_api)
+        return has_needed and self.is_known(snapshot)
 
     def find(self, snapshot: Snapshot) -> Iterator[Diagnosis]:
         """The findings, printable: names in the broker are others' texts."""
@@ -518,7 +528,7 @@ class BrokerCheck:
 
 CHECKS = (
     BrokerCheck("connection", of_connection),
-    BrokerCheck("rights", of_rights, needs_amqp=True),
+    BrokerCheck("rights", of_rights, needs_amqp=True, is_known=_knows_rights),
     BrokerCheck("alarms", of_alarms, needs_api=True),
     BrokerCheck("exchange", of_exchange, needs_amqp=True),
     BrokerCheck("queues", of_queues, needs_amqp=True),
