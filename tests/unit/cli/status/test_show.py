@@ -31,7 +31,7 @@ def shown(*findings: object, width: int = 100, **figures: object) -> list[str]:
 def test_the_advice_is_first_with_its_commands():
     assert shown(MISSING)[:6] == [
         "database      sqlite:///a.db",
-        "broker        memory://",
+        "broker        memory://, not asked: `outboxkit doctor` does",
         "advice        warning: 1 message waits, and none is there.",
         "                outboxkit relay",
         "              for the reason and the cure of each:",
