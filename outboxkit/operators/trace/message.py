@@ -152,8 +152,8 @@ def _merged(id_: str, parts: Sequence[_Part]) -> Any:
     values: dict[str, Any] = {
         name: next((value for row in rows if (value := getattr(row, name)) is not None), None) for name in _PROPERTIES
     }
-    if any(row.queue is None for row in rows):
-        values["queue"] = None  # a copy of it was for one queue, and the message itself for all
+    if any(row.queue is None or getattr(row, "side", None) == "inbox" for row in rows):
+        values["queue"] = None  # a copy of it was for one queue, and the message itself for all; it died in this one
     of_consumers = [row for part in parts for row in (*part.handled, *part.crashes)]
     for name in ("type", "key"):
         values[name] = values[name] or next(filter(None, (getattr(row, name, None) for row in of_consumers)), None)

@@ -113,6 +113,8 @@ def test_a_message_that_only_the_inbox_knows():
 def test_a_copy_for_one_queue_does_not_hide_the_message_for_all():
     found = traced("m", database(kept(), kept(position=8, queue="q"), handlers=[registered("G", "other")]))
     assert (found.queue, found.state) == (None, "not handled")
+    died = letter(resolution="replayed", **RESOLVED)
+    assert traced("m", database(died, kept(position=8, queue="q"))).queue is None
 
 
 def test_a_message_that_no_queue_got_is_not_said_to_be_in_one():
