@@ -101,6 +101,7 @@ class Consumer(Cell):
     event: Callable[[str], shop.Added] = shop.StepTaken
 
     def prepare(self) -> None:
+        self.world.client.bind(shop.ECHO, queue=self.world.queue("echoes"))  # handlers add them, later cells drain them
         self.queue = self.world.queue(self.name)
         if not self.world.client.has_queue(self.queue):
             drained = self.start(through=False, more=("--drain",))
