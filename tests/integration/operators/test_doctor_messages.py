@@ -191,7 +191,7 @@ def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
             (finding,) = look(postgresql_url, retention.check_names)
         assert finding.what.startswith("Queues billing (connected now) and mails (last seen")
         assert finding.cure.startswith("Do not rename it")
-        assert finding.commands == ("outboxkit handlers forget mails",)
+        assert finding.commands == ("outboxkit handlers forget mails  # if the queue was a mistake",)
 
 
 def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
