@@ -126,6 +126,24 @@ async def test_relays_with_a_backlog_claim_different_keys(pg_engine: Engine, asy
     assert sum(map(len, keys)) == len(set().union(*keys)) == 50
 
 
+async def test_a_claim_leaves_out_keys_that_are_blocked_in_the_batch_before(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """That batch keeps their rows locked until it is settled, so that nothing behind them could go."""
+    fill(pg_engine, 30, keys=10)
+    now = datetime.now(UTC)
+    with pg_engine.begin() as connection:
+        connection.execute(select(tables.outbox).where(tables.outbox.c.position <= 2).with_for_update())
+        claimer = Claimer(async_pg_engine, 10)
+        batch = await claimer.claim(now, now=now)
+        assert (len(batch.send), batch.blocked) == (8, {"k1": 1, "k2": 1})
+        following = await claimer.claim(now, now=now, beside=batch)
+        assert {row.message.key for row in following.rows} == {"k0", *(f"k{n}" for n in range(3, 10))}
+        assert following.blocked.total() == 0
+        await following.connection.close()
+        await batch.connection.close()
+
+
 async def test_two_relays_work_off_a_backlog_and_others_take_over_when_they_are_gone(
     pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
