@@ -233,14 +233,15 @@ class ShardedConsumer:
                 changed = replace(agreement, draining=self._what_is_left(agreement))
             elif agreement.shards != ours.count and not agreement.in_the_way_of(ours.count):
                 moved_from = agreement.shards if await self._move.prepare(target, ours) else None
-                self._log.info("the number of shards changes", before=moved_from, shards=ours.count)
                 changed = replace(agreement, shards=ours.count, moved_from=moved_from, move=agreement.move + 1)
             elif agreement.shards == ours.count and self._bound != (connects := self._connects()):
                 await self._move.bind(target)  # here, under the row's lock: the number may not change meanwhile
                 self._bound = connects
             if changed != agreement:
                 await write_agreement(connection, ours.queue, changed)
-            return changed
+        if changed.shards != agreement.shards:
+            self._log.info("the number of shards changes", before=changed.moved_from, shards=changed.shards)
+        return changed
 
     def _is_routed(self, move: int) -> bool:
         """Whether each message that was routed to the old shards has arrived there: this knows for long that they end.
