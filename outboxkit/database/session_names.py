@@ -1,19 +1,19 @@
 """The names of outboxkit's sessions, by which doctor, status and trace know its processes. Pure.
 
-PostgreSQL keeps 63 characters of ASCII of an `application_name`.
+While a batch of messages is handled, a consumer's name ends with the number of its transaction.
 """
 
 import re
 from collections.abc import Sequence
 
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.statements.inbox import MARK, NAME_BYTES
 
 OURS = "outboxkit "
 """The begin of the name of every session of outboxkit's own processes."""
 RELAY_SESSION, CONSUMER_SESSION, RETENTION_SESSION = "outboxkit relay", "outboxkit consumer", "outboxkit retention"
 RELAY_LISTENER = f"{RELAY_SESSION} listener"
 """The session on which an idle relay of the destination `default` listens."""
-NAME_BYTES = 63
 _SEPARATOR = ", "
 
 
@@ -32,9 +32,14 @@ def is_of_consumer(session: str | None) -> bool:
     return (session or "").startswith(f"{CONSUMER_SESSION} ")
 
 
+def without_number(session: str) -> str:
+    """The name of a session, in a batch as before it."""
+    return session.partition(MARK)[0]
+
+
 def queues_of(session: str) -> str:
     """The queues in the name of a consumer's session, cut off if they are long."""
-    return session.removeprefix(f"{CONSUMER_SESSION} ")
+    return without_number(session).removeprefix(f"{CONSUMER_SESSION} ")
 
 
 def may_be_of_queue(session: str, queue: str) -> bool:

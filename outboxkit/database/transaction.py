@@ -275,35 +275,29 @@ def guard_until_end(session: Session, connection: Connection, transaction: str |
         raise _refusal(text)(error) from error
 
 
-def still_in(connection: Connection, transaction: str | None, *, unmarked: str) -> Callable[[], bool]:
-    """A function that tells whether the connection is still in the transaction of a batch's inbox rows.
+def is_still_in(connection: Connection, transaction: str | None) -> bool:
+    """Whether the connection is still in the transaction of a batch's inbox rows.
 
     `ROLLBACK AND CHAIN` ends it, and the driver sees a transaction as before: one that no guard keeps from a COMMIT,
-    with what the next handlers of a batch do. But the mark has its old value again, which the server has told the
-    driver. The server is asked if the driver does not know the mark, as with PostgreSQL 13, or if it was on before.
+    with what the next handlers of a batch do. But the session's name is without the mark again, which the server has
+    told the driver. The server is asked if the driver does not know the name, or if a handler has changed it.
 
     Args:
         connection: the session's.
         transaction: the number of the transaction; None: there is none on SQLite.
-        unmarked: the mark's value before the rows were inserted.
     """
-    marked = mark_of(connection)
-
-    def is_same() -> bool:
-        if transaction is None or unmarked != marked == mark_of(connection):
-            return True
-        return bool(connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}))
-
-    return is_same
+    if transaction is None or _session_name(connection).endswith(f"{statements.inbox.MARK}{transaction}"):
+        return True
+    return bool(connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}))
 
 
-def mark_of(connection: Connection) -> str:
-    """The value of the mark of a batch's transaction, as psycopg, psycopg2 or asyncpg know it; empty: they do not."""
+def _session_name(connection: Connection) -> str:
+    """The `application_name`, as psycopg, psycopg2 or asyncpg know it; empty: they do not."""
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "get_settings"):
-        return getattr(driver.get_settings(), statements.inbox.MARK, "")
+        return getattr(driver.get_settings(), "application_name", "")
     ask = getattr(getattr(driver, "info", None), "parameter_status", None)
-    return (ask(statements.inbox.MARK) or "") if ask is not None else ""
+    return (ask("application_name") or "") if ask is not None else ""
 
 
 @cache

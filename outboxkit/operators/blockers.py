@@ -1,14 +1,14 @@
 """Sessions that hold locks for which outboxkit's sessions wait: the root of each chain, and not its victims."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from outboxkit.database.session_names import OURS, is_of_consumer, may_be_of_queue
+from outboxkit.database.session_names import OURS, is_of_consumer, may_be_of_queue, without_number
 from outboxkit.errors.figures import in_utc, many, printable_name
 from outboxkit.operators.findings import LIMITS
 from outboxkit.statements import activity
@@ -49,12 +49,11 @@ class Blocker:
 
     def __str__(self) -> str:
         """`8 sessions of consumer billing wait for session 1164 (psql), idle in transaction since … UTC`."""
-        ordered = sorted(self.waiting, key=lambda each: each.name)
-        groups = [(name, len(list(each))) for name, each in groupby(ordered, key=lambda each: each.name)]
+        names = sorted(Counter(without_number(each.name) for each in self.waiting).items())
         who = " and ".join(
-            f"{many(count, 'session')} of {printable_name(name.removeprefix(OURS))}" for name, count in groups
+            f"{many(count, 'session')} of {printable_name(name.removeprefix(OURS))}" for name, count in names
         )
-        return f"{who} {'waits' if len(ordered) == 1 else 'wait'} for {self._what()}"
+        return f"{who} {'waits' if len(self.waiting) == 1 else 'wait'} for {self._what()}"
 
     def _what(self) -> str:
         if self.pid == _PREPARED:

@@ -21,14 +21,15 @@ MESSAGES = 40
 SQL = (
     *("ROLLBACK AND CHAIN", "COMMIT AND CHAIN") * 9,
     *("ROLLBACK", "COMMIT", "BEGIN", "ROLLBACK; BEGIN", "COMMIT; BEGIN", "PREPARE TRANSACTION 'mine'"),
-    *("SAVEPOINT mine", "ROLLBACK TO SAVEPOINT mine", "RELEASE SAVEPOINT mine", "SET CONSTRAINTS ALL IMMEDIATE"),
+    *("SAVEPOINT {0}", "ROLLBACK TO SAVEPOINT {0}", "RELEASE SAVEPOINT {0}", "SET CONSTRAINTS ALL IMMEDIATE"),
     *("RESET ALL", "DISCARD PLANS", "SET application_name = 'mine'", "SET LOCAL search_path = pg_catalog"),
     *("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SELECT 1 / 0"),
 )
 
 
 def says(statement: str) -> Act:
-    return lambda session: session.connection().exec_driver_sql(statement)
+    """Savepoints have the handler's own name: another one's of a name in common is a rest (decision 46)."""
+    return lambda session: session.connection().exec_driver_sql(statement.format(session.info["name"]))
 
 
 def driver_of(session: Session) -> Any:
@@ -75,6 +76,7 @@ async def test_what_others_of_a_batch_do_happens_once(
         if event.number in sound:
             session.execute(text("INSERT INTO noted VALUES (:number)"), {"number": event.number})
             outbox.add(session, Billed(event.number))
+        session.info["name"] = f"of_{event.number}"
         for act in acts.get(event.number, ()):
             with suppress(*[Exception] * (event.number in catches)):
                 act(session)

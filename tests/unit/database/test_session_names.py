@@ -2,7 +2,14 @@
 
 import pytest
 
-from outboxkit.database.session_names import CONSUMER_SESSION, RELAY_SESSION, may_be_of_queue, queues_of, session_name
+from outboxkit.database.session_names import (
+    CONSUMER_SESSION,
+    RELAY_SESSION,
+    may_be_of_queue,
+    queues_of,
+    session_name,
+    without_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +39,16 @@ def test_a_consumer_is_known_by_each_of_its_queues(queue: str):
 )
 def test_a_queue_s_name_within_another_name_tells_nothing(session: str):
     assert not may_be_of_queue(session, "bill")
+
+
+@pytest.mark.parametrize(
+    "name", ["outboxkit consumer billing #4711", "outboxkit consumer mail, " + "b" * 32 + " #4711"]
+)
+def test_a_consumer_in_a_transaction_of_a_batch_is_known_as_before(name: str):
+    queue = "billing" if "billing" in name else "b" * 60
+    assert may_be_of_queue(name, queue)
+    assert not may_be_of_queue(name, "4711")
+    assert without_number(name) == name[:-6]
 
 
 def test_a_name_that_is_cut_off_may_be_of_several_queues():
