@@ -102,7 +102,7 @@ def _mark(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
         return []
     setting, sign = (literal_column(f"'{word}'", String) for word in ("application_name", MARK))
     mark = sign.concat(cast(func.pg_current_xact_id(), String))
-    length = literal_column(str(NAME_BYTES)) - func.length(mark)
+    length: ColumnElement[int] = literal_column(str(NAME_BYTES), Integer) - func.length(mark)
     name = func.left(func.split_part(func.current_setting(setting), sign, literal_column("1")), length)
     return [func.set_config(setting, name.concat(mark), true())]
 
