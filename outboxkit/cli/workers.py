@@ -105,7 +105,7 @@ def _summary(done: Drained) -> str:
     if done.discarded:
         lines.append(f"discarded {done.discarded} that no queue wanted")
     lines += [f"{count} {kind} set aside as dead letters: {reason}" for kind, (count, reason) in done.dead.items()]
-    lines += [f"{count} {kind} could not be published: {reason}" for kind, (count, reason) in done.failed.items()]
+    lines += [f"{count} {kind} will be tried again: {reason}" for kind, (count, reason) in done.failed.items()]
     return "\n".join(lines)
 
 

@@ -79,7 +79,7 @@ class Drained:
 
     Attributes:
         discarded: messages that no queue wanted and that were deleted for that.
-        failed: how often each type could not be published, or was postponed, with the last reason.
+        failed: how often each type failed or was postponed, to be tried again, with the last reason.
         dead: how many messages of each type were given up, with the last reason.
         blocked: due rows that are locked by another relay, or came back to wait. None if they could not be counted,
             because the drain was stopped while the database was away.

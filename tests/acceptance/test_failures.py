@@ -35,7 +35,7 @@ def test_a_drained_relay_says_what_could_not_be_published(deployment: Deployment
     assert (drained.returncode, drained.stdout) == (3, "")
     first, second, third = drained.stderr.splitlines()
     assert (first, second) == ("published 1", "2 wait for a later time")
-    assert third.startswith("2 OrderRefused could not be published: unroutable: NO_ROUTE")
+    assert third.startswith("2 OrderRefused will be tried again: unroutable: NO_ROUTE")
     for row in deployment.outbox_rows():
         assert (row.type, row.attempts) == ("OrderRefused", 1)
         assert "NO_ROUTE" in row.last_error

@@ -171,7 +171,7 @@ async def _examine_broker(installation: Installation) -> SideReport:
         report.add("connection", [finding("not-checked", check="connection", reason=first_line(error))])
         snapshot = None
     for check in broker.CHECKS:
-        if snapshot is None or not check.applies(snapshot):
+        if snapshot is None or not check.is_known(snapshot):
             report.leave_out(check.name)
         else:
             report.add(check.name, list(check.find(snapshot)))

@@ -185,8 +185,8 @@ def test_a_drain_is_summed_up():
         "published 5",
         "2 wait for a later time",
         "3 due, but not published: another relay holds them; the log says more",
-        "4 A could not be published: unroutable: x",
-        "1 B could not be published: rejected: y",
+        "4 A will be tried again: unroutable: x",
+        "1 B will be tried again: rejected: y",
     ]
     assert _summary(Drained(published=1, blocked=None, expired=2, discarded=3)).splitlines() == [
         "published 1",

@@ -107,7 +107,7 @@ def of_rights(snapshot: Snapshot) -> Iterator[Diagnosis]:
 
 def _knows_rights(snapshot: Snapshot) -> bool:
     is_told = snapshot.reports is not None and snapshot.reports.rights is not None
-    return is_told or any(_refused(snapshot))
+    return snapshot.is_open and (is_told or any(_refused(snapshot)))
 
 
 def _refused(snapshot: Snapshot) -> Iterator[str]:
@@ -503,21 +503,12 @@ class BrokerCheck:
     """A check of the broker.
 
     Attributes:
-        needs_amqp: whether it is left out if no node let the user in.
-        needs_api: whether it is left out if the management API cannot be read.
-        is_known: whether there is something to judge; otherwise it is left out.
+        is_known: whether the snapshot has what it judges; otherwise it is left out.
     """
 
     name: str
     judge: Callable[[Snapshot], Iterator[Diagnosis]]
-    needs_amqp: bool = False
-    needs_api: bool = False
     is_known: Callable[[Snapshot], bool] = lambda _: True
-
-    def applies(self, snapshot: Snapshot) -> bool:
-        """Whether the snapshot has what it needs."""
-        has_needed = (snapshot.is_open or not self.needs_amqp) and (snapshot.reports is not None or not self.needs_api)
-        return has_needed and self.is_known(snapshot)
 
     def find(self, snapshot: Snapshot) -> Iterator[Diagnosis]:
         """The findings, printable: names in the broker are others' texts."""
@@ -528,13 +519,13 @@ class BrokerCheck:
 
 CHECKS = (
     BrokerCheck("connection", of_connection),
-    BrokerCheck("rights", of_rights, needs_amqp=True, is_known=_knows_rights),
-    BrokerCheck("alarms", of_alarms, needs_api=True),
-    BrokerCheck("exchange", of_exchange, needs_amqp=True),
-    BrokerCheck("queues", of_queues, needs_amqp=True),
-    BrokerCheck("routes", of_routes, needs_api=True),
-    BrokerCheck("limits", of_limits, needs_api=True),
-    BrokerCheck("consumers", of_consumers, needs_amqp=True),
+    BrokerCheck("rights", of_rights, _knows_rights),
+    BrokerCheck("alarms", of_alarms, lambda snapshot: snapshot.reports is not None),
+    BrokerCheck("exchange", of_exchange, lambda snapshot: snapshot.is_open),
+    BrokerCheck("queues", of_queues, lambda snapshot: snapshot.is_open),
+    BrokerCheck("routes", of_routes, lambda snapshot: snapshot.reports is not None),
+    BrokerCheck("limits", of_limits, lambda snapshot: snapshot.reports is not None),
+    BrokerCheck("consumers", of_consumers, lambda snapshot: snapshot.is_open),
     BrokerCheck("management", of_management),
 )
 """The checks in the order of the report."""
