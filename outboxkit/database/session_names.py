@@ -1,6 +1,6 @@
 """The names of outboxkit's sessions, by which doctor, status and trace know its processes. Pure.
 
-While a batch of messages is handled, a consumer's name ends with the number of its transaction.
+While a batch of messages is handled, a consumer's name ends with a mark.
 """
 
 import re
@@ -32,14 +32,14 @@ def is_of_consumer(session: str | None) -> bool:
     return (session or "").startswith(f"{CONSUMER_SESSION} ")
 
 
-def without_number(session: str) -> str:
+def without_mark(session: str) -> str:
     """The name of a session, in a batch as before it."""
-    return session.partition(MARK)[0]
+    return session.removesuffix(MARK)
 
 
 def queues_of(session: str) -> str:
     """The queues in the name of a consumer's session, cut off if they are long."""
-    return without_number(session).removeprefix(f"{CONSUMER_SESSION} ")
+    return without_mark(session).removeprefix(f"{CONSUMER_SESSION} ")
 
 
 def may_be_of_queue(session: str, queue: str) -> bool:

@@ -275,23 +275,29 @@ def guard_until_end(session: Session, connection: Connection, transaction: str |
         raise _refusal(text)(error) from error
 
 
-def is_still_in(connection: Connection, transaction: str | None) -> bool:
-    """Whether the connection is still in the transaction of a batch's inbox rows.
+def still_in(connection: Connection, transaction: str | None, *, unmarked: str) -> Callable[[], bool]:
+    """A function that tells whether the connection is still in the transaction of a batch's inbox rows.
 
     `ROLLBACK AND CHAIN` ends it, and the driver sees a transaction as before: one that no guard keeps from a COMMIT,
-    with what the next handlers of a batch do. But the session's name is without the mark again, which the server has
-    told the driver. The server is asked if the driver does not know the name, or if a handler has changed it.
+    with what the next handlers of a batch do. But the session has its old name again, which the server has told the
+    driver. The server is asked if the driver does not know the name, or if a handler has changed it.
 
     Args:
         connection: the session's.
         transaction: the number of the transaction; None: there is none on SQLite.
+        unmarked: the session's name before the rows were inserted.
     """
-    if transaction is None or _session_name(connection).endswith(f"{statements.inbox.MARK}{transaction}"):
-        return True
-    return bool(connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}))
+    marked = current_session_name(connection)
+
+    def is_same() -> bool:
+        if transaction is None or unmarked != marked == current_session_name(connection):
+            return True
+        return bool(connection.scalar(statements.inbox.is_transaction(), {"transaction": transaction}))
+
+    return is_same
 
 
-def _session_name(connection: Connection) -> str:
+def current_session_name(connection: Connection) -> str:
     """The `application_name`, as psycopg, psycopg2 or asyncpg know it; empty: they do not."""
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "get_settings"):

@@ -1,6 +1,6 @@
 """`run_batch`: the inbox's rule for many messages in one transaction, for handlers that may be run again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -114,10 +114,12 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
 
 
 def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> list[Outcome]:
+    unmarked = transaction.current_session_name(connection)
     new, number = _record(connection, entries)
     outcomes: list[Outcome] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
-    neighbours = _Neighbours(session, connection, number)
+    neighbours = _Neighbours(session, connection, transaction.still_in(connection, number, unmarked=unmarked))
+
     with transaction.guard_until_end(session, connection, number, transaction.ended(names)) if new else nullcontext():
         for index, entry in enumerate(entries):
             if entry.key not in new:
@@ -139,8 +141,8 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
 class _Neighbours:
     """Handlers of one batch, each of which finds session and connection as if they were new, in one transaction."""
 
-    def __init__(self, session: Session, connection: Connection, number: str | None) -> None:
-        self._session, self._connection, self._number = session, connection, number
+    def __init__(self, session: Session, connection: Connection, is_same: Callable[[], bool]) -> None:
+        self._session, self._connection, self._is_same = session, connection, is_same
         self._savepoint, self._options = session.get_nested_transaction(), connection.get_execution_options()
         self._autoflush, self._expires = session.autoflush, session.expire_on_commit
 
@@ -163,7 +165,7 @@ class _Neighbours:
 
     def part(self, handler: str) -> None:
         """Make sure that it is the same transaction, and take away what the handler has left to the next one."""
-        if not transaction.is_still_in(self._connection, self._number):
+        if not self._is_same():
             raise TransactionRequired(transaction.ended(handler))
         if isinstance(self._session, HandlerSession):
             self._session.expunge_all()  # those that the application keeps stay loaded, as after a commit

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from outboxkit.database.session_names import OURS, is_of_consumer, may_be_of_queue, without_number
+from outboxkit.database.session_names import OURS, is_of_consumer, may_be_of_queue, without_mark
 from outboxkit.errors.figures import in_utc, many, printable_name
 from outboxkit.operators.findings import LIMITS
 from outboxkit.statements import activity
@@ -49,7 +49,7 @@ class Blocker:
 
     def __str__(self) -> str:
         """`8 sessions of consumer billing wait for session 1164 (psql), idle in transaction since … UTC`."""
-        names = sorted(Counter(without_number(each.name) for each in self.waiting).items())
+        names = sorted(Counter(without_mark(each.name) for each in self.waiting).items())
         who = " and ".join(
             f"{many(count, 'session')} of {printable_name(name.removeprefix(OURS))}" for name, count in names
         )

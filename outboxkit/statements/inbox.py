@@ -68,8 +68,8 @@ def _installation(dialect: str) -> ColumnElement[str]:
 
 ENDED = "outboxkit.transaction_of_the_inbox_row_has_ended"
 """A setting that does not exist: to ask for it is an error whose text has this name."""
-MARK = " #"
-"""What stands in a session's name before the number of a transaction of a batch, at the end, until that ends.
+MARK = " (batch)"
+"""The end of a session's name during a transaction of a batch.
 
 PostgreSQL tells the driver of the name of its session, an `application_name`, when it changes.
 """
@@ -97,14 +97,13 @@ def _guard(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
 
 
 def _mark(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
-    """A column of a new row, which marks the transaction. A second mark replaces the first one."""
+    """A column of a new row, which marks the transaction."""
     if not guarded or not is_server(dialect):
         return []
     setting, sign = (literal_column(f"'{word}'", String) for word in ("application_name", MARK))
-    mark = sign.concat(cast(func.pg_current_xact_id(), String))
-    length: ColumnElement[int] = literal_column(str(NAME_BYTES), Integer) - func.length(mark)
-    name = func.left(func.split_part(func.current_setting(setting), sign, literal_column("1")), length)
-    return [func.set_config(setting, name.concat(mark), true())]
+    name = func.split_part(func.current_setting(setting), sign, literal_column("1"))  # of the second row, too
+    cut = func.left(name, literal_column(str(NAME_BYTES - len(MARK))))
+    return [func.set_config(setting, cut.concat(sign), true())]
 
 
 @cache
@@ -157,8 +156,8 @@ def record_processed(dialect: str, *, guarded: bool = False) -> ReturningInsert[
 def record_all(dialect: str, *, guarded: bool = False) -> ReturningInsert[Any]:
     """`record_processed` for any number of rows in one statement; returns the handler, id and installation of new rows.
 
-    A pair that occurs twice is inserted and returned once. If it is `guarded`, the session's name ends with `MARK` and
-    the transaction's number until the end of the transaction.
+    A pair that occurs twice is inserted and returned once. If it is `guarded`, the session's name ends with `MARK`
+    until the end of the transaction.
 
     Parameters: handlers, message_ids, types, attempts, payload_crcs, mades: a list each, of one length. Index: the
     primary key. Locks: as `record_processed`, row by row in the order of the lists. A caller that always sorts by

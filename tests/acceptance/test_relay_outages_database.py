@@ -19,9 +19,9 @@ from tests.support.polling import eventually
 RELAY = "outboxkit relay"
 GOING = ("terminating connection", "server closed the connection", "is shutting down", "Connection refused")
 """What a client hears of a server that goes, depending on what it does just then."""
-SIGNAL = """SELECT {}(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name = ANY(:names)"""
-ENDED, CANCELLED = (text(SIGNAL.format(what)) for what in ("pg_terminate_backend", "pg_cancel_backend"))
+NAMED = """SELECT {} FROM pg_stat_activity
+WHERE datname = current_database() AND split_part(application_name, ' (batch)', 1) = ANY(:names)"""
+ENDED, CANCELLED = (text(NAMED.format(f"{what}(pid)")) for what in ("pg_terminate_backend", "pg_cancel_backend"))
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
@@ -173,9 +173,8 @@ def test_it_breaks_a_deadlock(deployment: Deployment):
 
 def pids(deployment: Deployment, name: str) -> list[int]:
     """The connections of this name to the database."""
-    asked = text("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name")
     with deployment.engine.connect() as connection:
-        return list(connection.execute(asked, {"name": name}).scalars())
+        return list(connection.execute(text(NAMED.format("pid")), {"names": [name]}).scalars())
 
 
 def take_all_connections(deployment: Deployment, stack: ExitStack) -> None:
