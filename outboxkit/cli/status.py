@@ -48,7 +48,10 @@ def lines(report: Status, *, width: int) -> Iterator[str]:
     """The whole report, folded to the width."""
     parts = [
         ("database", iter([report.database])),
-        ("broker", iter([f"{report.broker}, not asked: `outboxkit doctor` does"])),
+        (
+            "broker",
+            iter([f"{report.broker}, not asked{': `outboxkit doctor` does' * report.broker.startswith('amqp')}"]),
+        ),
         ("advice", _advice(report.advice)),
         *(() if report.figures is None else _figures(report.figures)),
     ]

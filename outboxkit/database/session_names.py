@@ -46,8 +46,9 @@ def may_be_of_queue(session: str, queue: str) -> bool:
     """Whether a session of this name may be that of the queue's consumer."""
     if not is_of_consumer(session):
         return False
-    names, name, is_cut = queues_of(session), _ascii(queue), len(session) >= NAME_BYTES
-    rests = [names, *(names[each.end() :] for each in re.finditer(_SEPARATOR, names))]
+    name, is_cut = _ascii(queue), len(without_mark(session)) >= NAME_BYTES
+    shown = {queues_of(session), session.removeprefix(f"{CONSUMER_SESSION} ")}  # a queue's name may end as a mark does
+    rests = [*shown, *(names[each.end() :] for names in shown for each in re.finditer(_SEPARATOR, names))]
     return any(
         rest == name.rstrip()
         or f"{rest}{_SEPARATOR}".startswith(f"{name}{_SEPARATOR}")

@@ -546,7 +546,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
             "nc -vz {host}",
             "rabbitmqctl change_password {user}",
             "rabbitmqctl add_vhost {vhost}",
-            "{grant}  # the rights of these settings; with MODULE and --queue a consumer's, too",
+            "{grant}  # the rights of these settings, which with MODULE and --queue are also those of a consumer",
             "openssl s_client -connect {tls} -showcerts",
         ),
         alerts=("OutboxkitDisconnected", "OutboxkitConsumerDisconnected"),

@@ -41,8 +41,8 @@ UNEXPECTED = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10)
 """The delay after an unexpected error; rows and counters are as they were."""
 DRAIN_SECONDS = 0.02
 """The delay before a drain claims again rows that another relay has held."""
-STAND_BY_SECONDS = 0.25
-"""The delay before a drain looks again whether the relays that work off the backlog are gone."""
+STAND_BY_SECONDS = 0.5
+"""The delay before a relay that stands by looks again whether those that work off the backlog are gone."""
 
 
 @dataclass(eq=False, repr=False)
@@ -212,7 +212,10 @@ class Relay:
             self._limited_log.flush()
             turn = await self._take_turn(outage, halt)
             self._errors, self._last_progress = 0, time.time()
-            if turn is Turn.BLOCKED:
+            if turn is Turn.BLOCKED and self._claimer.stands_by:
+                await self._notifier.close()  # else inserts notify for a relay that does not hear it
+                await sleep_unless_stopped(halt, jittered(STAND_BY_SECONDS))
+            elif turn is Turn.BLOCKED:
                 await sleep_unless_stopped(halt, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, LONGEST_BLOCKED_SECONDS)
             else:

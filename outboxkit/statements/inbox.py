@@ -73,8 +73,8 @@ MARK = " (batch)"
 
 PostgreSQL tells the driver of the name of its session, an `application_name`, when it changes.
 """
-NAME_BYTES = 63
-"""The length of a session's name up to which PostgreSQL keeps it, in characters of ASCII."""
+NAME_BYTES = 63 - len(MARK)
+"""The length to which names of sessions are cut, in characters of ASCII: with the mark, PostgreSQL keeps 63."""
 
 
 def _set(name: str, value: ColumnElement[str]) -> ColumnElement[str]:
@@ -101,9 +101,10 @@ def _mark(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
     if not guarded or not is_server(dialect):
         return []
     setting, sign = (literal_column(f"'{word}'", String) for word in ("application_name", MARK))
-    name = func.split_part(func.current_setting(setting), sign, literal_column("1"))  # of the second row, too
-    cut = func.left(name, literal_column(str(NAME_BYTES - len(MARK))))
-    return [func.set_config(setting, cut.concat(sign), true())]
+    name = func.current_setting(setting)
+    is_marked = func.right(name, literal_column(str(len(MARK)))) == sign  # from the second row on
+    marked = func.left(name, literal_column(str(NAME_BYTES))).concat(sign)
+    return [func.set_config(setting, case((is_marked, name), else_=marked), true())]
 
 
 @cache

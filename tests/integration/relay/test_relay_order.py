@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, func, select
@@ -203,15 +203,49 @@ async def test_a_drain_that_stands_by_counts_nothing(
     """A count reads the whole backlog, and others are working it off."""
     monkeypatch.setattr("outboxkit.relay.claim.Shares", StandsBy)
     fill(pg_engine, 20, keys=0)
-    statements: list[str] = []
-    event.listen(async_pg_engine.sync_engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
-    drained = await Relay(async_pg_engine, Recorder()).drain(asyncio.Event())
+    recorder, counts = Recorder(), list[int]()
+
+    def note(*given: Any) -> None:
+        if "count(*)" in given[2]:
+            counts.append(len(recorder.arrived))
+
+    event.listen(async_pg_engine.sync_engine, "before_cursor_execute", note)
+    drained = await Relay(async_pg_engine, recorder).drain(asyncio.Event())
     assert (drained.published, drained.is_complete) == (20, True)
-    kinds = [
-        "count" if "count(*)" in text else "publish" for text in statements if re.match("DELETE|SELECT .*count", text)
-    ]
-    assert kinds[0] == "publish"
-    assert "count" in kinds
+    assert set(counts) == {20}
+
+
+class NoShare(Shares):
+    """There is none while others work off the backlog."""
+
+    has_others_at_work = False
+
+    def saw(self, transactions: Iterable[tuple[int | None, str | None]]) -> None:
+        super().saw(transactions)
+        if self.has_others_at_work:
+            self.count, self.rank = 2, 2
+
+
+async def test_inserts_do_not_notify_for_a_relay_that_stands_by(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outboxkit.relay.claim.Shares", NoShare)
+    recorder = Recorder()
+
+    async def listeners() -> int:
+        async with async_pg_engine.connect() as connection:
+            return (await connection.execute(select(func.count()).select_from(tables.listener))).scalar_one()
+
+    async with running(relay(async_pg_engine, recorder, batch_size=50)):
+        await eventually_async(listeners, lambda found: found == 1)
+        monkeypatch.setattr(NoShare, "has_others_at_work", True)
+        fill(pg_engine, 1000, keys=0)
+        await eventually_async(listeners, lambda found: found == 0)
+        assert len(recorder.arrived) < 1000
+        monkeypatch.setattr(NoShare, "has_others_at_work", False)
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+        await eventually_async(listeners, lambda found: found == 1)
+    assert len(recorder.arrived) == 1000
 
 
 class AnyShare(Shares):

@@ -18,7 +18,7 @@ from outboxkit.database.session_names import (
         (RELAY_SESSION, (), "outboxkit relay"),
         (RELAY_SESSION, ("café",), "outboxkit relay caf?"),
         (CONSUMER_SESSION, ("billing", "mails"), "outboxkit consumer billing, mails"),
-        (CONSUMER_SESSION, ("x" * 100,), "outboxkit consumer " + "x" * 44),
+        (CONSUMER_SESSION, ("x" * 100,), "outboxkit consumer " + "x" * 36),
     ],
 )
 def test_a_name_is_what_postgresql_keeps(process: str, names: tuple[str, ...], name: str):
@@ -26,12 +26,24 @@ def test_a_name_is_what_postgresql_keeps(process: str, names: tuple[str, ...], n
 
 
 @pytest.mark.parametrize(
-    "queue", ["billing", "mails", "rechnungen für alle", "x" * 100, "bills, old", "bills ", "x" * 36 + ", y", "x" * 43]
+    "queue",
+    [
+        "billing",
+        "mails",
+        "rechnungen für alle",
+        "x" * 100,
+        "bills (batch)",
+        "bills, old",
+        "bills ",
+        "x" * 28 + ", y",
+        "x" * 35,
+    ],
 )
 def test_a_consumer_is_known_by_each_of_its_queues(queue: str):
     assert may_be_of_queue(session_name(CONSUMER_SESSION, (queue,)), queue)
     assert may_be_of_queue(session_name(CONSUMER_SESSION, ("first", queue)), queue)
     assert may_be_of_queue(session_name(CONSUMER_SESSION, (queue, "last")), queue)
+    assert may_be_of_queue(f"{session_name(CONSUMER_SESSION, (queue,))} (batch)", queue)
 
 
 @pytest.mark.parametrize(
@@ -54,4 +66,4 @@ def test_a_consumer_in_a_transaction_of_a_batch_is_known_as_before(name: str):
 def test_a_name_that_is_cut_off_may_be_of_several_queues():
     session = session_name(CONSUMER_SESSION, ("mail", "b" * 100))
     assert may_be_of_queue(session, "b" * 60)
-    assert queues_of(session) == "mail, " + "b" * 38
+    assert queues_of(session) == "mail, " + "b" * 30

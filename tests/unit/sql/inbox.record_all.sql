@@ -12,5 +12,6 @@ RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id, coalesce((SELECT
                 WHERE datname = current_database())) AS max_1
         FROM outboxkit_schema_version), '') AS coalesce_1, CAST(pg_current_xact_id() AS VARCHAR) AS
             pg_current_xact_id_1, set_config('outboxkit.lifted', 'no', true) AS set_config_1,
-            set_config('application_name', left(split_part(current_setting('application_name'), ' (batch)', 1), 55) || '
-            (batch)', true) AS set_config_2;
+            set_config('application_name', CASE WHEN (right(current_setting('application_name'), 8) = ' (batch)') THEN
+            current_setting('application_name') ELSE left(current_setting('application_name'), 55) || ' (batch)' END,
+            true) AS set_config_2;

@@ -91,7 +91,8 @@ def of_management(snapshot: Snapshot) -> Iterator[Diagnosis]:
         named = expected.management is not None
         has_user = urlsplit(expected.management or "").username is not None
         user = rights.user_of(expected.management or "") if has_user else expected.user[0]
-        grant = None if reports is not None else rights_to_work(expected).command(expected.vhost, expected.user[0])
+        is_whole = reports is None and expected.queues  # without queues it would be a relay's rights alone
+        grant = rights_to_work(expected).command(expected.vhost, expected.user[0]) if is_whole else None
         facts = {"silence": silence, "unseen": unseen, "user": shell_word(user), "grant": grant}
         yield finding("management-unread", worse=named, **facts)
 
@@ -364,10 +365,16 @@ def _accepts(exchange: ExchangeReport, bound: Bound, key: str) -> bool:
     return bound.routing_key == key if exchange.type == "direct" else True
 
 
+def _knows_routes(snapshot: Snapshot) -> bool:
+    reports = snapshot.reports
+    is_told = reports is not None and reports.bindings is not None and reports.exchanges is not None
+    return is_told and snapshot.exchange is None
+
+
 def of_routes(snapshot: Snapshot) -> Iterator[Diagnosis]:
     """Whether every message has a queue, and every handler gets its messages."""
     reports, expected = snapshot.reports, snapshot.expected
-    if reports is None or reports.bindings is None or reports.exchanges is None or snapshot.exchange is not None:
+    if reports is None or reports.exchanges is None or not _knows_routes(snapshot):
         return
     exchange = expected.exchange
     unwanted = {key: count for key, count in sorted(expected.routes.items()) if not routed(reports, exchange, key)}
@@ -383,7 +390,9 @@ def of_routes(snapshot: Snapshot) -> Iterator[Diagnosis]:
     for queue in expected.known_queues:
         if reports.queues.get(queue.name) is None or queue.is_split:
             continue
-        bound = [each for each in reports.bindings if each.destination == queue.name and each.source not in UNASKED]
+        bound = [
+            each for each in reports.bindings or () if each.destination == queue.name and each.source not in UNASKED
+        ]
         missing = [type_ for type_ in queue.types if queue.name not in routed(reports, exchange, type_)]
         if missing or not bound:
             yield finding(
@@ -520,10 +529,12 @@ class BrokerCheck:
 CHECKS = (
     BrokerCheck("connection", of_connection),
     BrokerCheck("rights", of_rights, _knows_rights),
-    BrokerCheck("alarms", of_alarms, lambda snapshot: snapshot.reports is not None),
+    BrokerCheck(
+        "alarms", of_alarms, lambda snapshot: snapshot.reports is not None and snapshot.reports.alarms is not None
+    ),
     BrokerCheck("exchange", of_exchange, lambda snapshot: snapshot.is_open),
     BrokerCheck("queues", of_queues, lambda snapshot: snapshot.is_open),
-    BrokerCheck("routes", of_routes, lambda snapshot: snapshot.reports is not None),
+    BrokerCheck("routes", of_routes, _knows_routes),
     BrokerCheck("limits", of_limits, lambda snapshot: snapshot.reports is not None),
     BrokerCheck("consumers", of_consumers, lambda snapshot: snapshot.is_open),
     BrokerCheck("management", of_management),

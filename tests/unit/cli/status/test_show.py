@@ -24,14 +24,14 @@ MISSING = finding("relay-missing", waits="1 message waits", no_relay="none is th
 
 
 def shown(*findings: object, width: int = 100, **figures: object) -> list[str]:
-    status = Status("sqlite:///a.db", "memory://", findings, replace(FIGURES, **figures))  # type: ignore[arg-type]
+    status = Status("sqlite:///a.db", "amqp://localhost:5672/", findings, replace(FIGURES, **figures))  # type: ignore[arg-type]
     return list(lines(status, width=width))
 
 
 def test_the_advice_is_first_with_its_commands():
     assert shown(MISSING)[:6] == [
         "database      sqlite:///a.db",
-        "broker        memory://, not asked: `outboxkit doctor` does",
+        "broker        amqp://localhost:5672/, not asked: `outboxkit doctor` does",
         "advice        warning: 1 message waits, and none is there.",
         "                outboxkit relay",
         "              for the reason and the cure of each:",
