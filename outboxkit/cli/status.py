@@ -146,9 +146,8 @@ def _states(counts: OfDestination) -> str:
 def _worker(worker: KnownWorker) -> str:
     """`billing: pid 7 on shop-1 for 3 h, release 0.1.0, exchange outboxkit, 8 of 8 places taken`."""
     name = worker.name if worker.kind == RELAY or worker.name else worker.kind
-    lasts = span((worker.seen_at - worker.started_at).total_seconds())
     parts = [
-        f"pid {worker.pid} on {printable_name(worker.host)} for {lasts}",
+        f"pid {worker.pid} on {printable_name(worker.host)} for {span(worker.age_seconds)}",
         f"release {printable_name(worker.release)}",
         *([] if worker.exchange is None else [f"exchange {printable_name(worker.exchange)}"]),
         *([] if worker.places is None else [f"{worker.taken or 0} of {many(worker.places, 'place')} taken"]),

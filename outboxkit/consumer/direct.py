@@ -6,18 +6,21 @@ with the process, no message is lost: it stays in the outbox until all of its ha
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
 import structlog
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import Session
 
 from outboxkit import defaults, inbox
 from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers, without_own
+from outboxkit.consumer.handle import CONFLICTS, conflict_delay, is_conflict
 from outboxkit.consumer.threads import Threads
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
@@ -186,7 +189,17 @@ class DirectPublisher(Publisher):
 
     async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Outcome:
         work = partial(inbox.run_once, message=message, handler=handler, accepted_at=accepted_at)
-        if handler.in_thread:
+        for collided in range(1, CONFLICTS + 1):
+            try:
+                return await self._once(work, in_thread=handler.in_thread)
+            except DBAPIError as error:
+                if not is_conflict(error):
+                    raise
+            await asyncio.sleep(conflict_delay(collided))
+        return await self._once(work, in_thread=handler.in_thread)
+
+    async def _once(self, work: Callable[[Session], Outcome], *, in_thread: bool) -> Outcome:
+        if in_thread:
             return await self._threads.run(work)
         async with self._sessions() as session, session.begin():
             return await session.run_sync(work)

@@ -88,8 +88,6 @@ class Transactions:
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
                 await blame_database(self._engine, cause)
-                if is_stale_plan(cause):
-                    silence.note_end()  # other connections of the pool have prepared that statement, too
                 collision = is_conflict(cause)
                 collided, lost = collided + collision, lost + (has_begun and not collision)
                 refused = 0 if has_begun else refused + 1
@@ -97,7 +95,7 @@ class Transactions:
                 if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
                     raise
             if collision:
-                await sleep_unless_stopped(stop, jittered(0.005 * 2**collided))
+                await sleep_unless_stopped(stop, conflict_delay(collided))
                 continue
             self._outage.begins(away)
             async with self._probing:  # one probe serves all tasks that wait
@@ -154,21 +152,27 @@ def _transact(session: Session, work: Callable[[Session], T]) -> T:
     return result
 
 
+def conflict_delay(collided: int) -> float:
+    """The delay before the next try of a transaction that has collided so often, in seconds."""
+    return jittered(0.005 * 2**collided)
+
+
 def is_conflict(error: BaseException | None) -> bool:
-    """Whether the transaction only collided with another one, or with a partition that was created meanwhile."""
+    """Whether the transaction only collided with another one, or with a partition or a column that was made meanwhile.
+
+    It may run again at once. Older connections of the pool, which have prepared the same statement, are replaced.
+    """
     if not isinstance(error, DBAPIError):
         return False
     sqlstate = sqlstate_of(error)
     if sqlstate == CHECK_VIOLATION:
         table = getattr(getattr(error.orig, "diag", None), "table_name", None) or ""
         return table.startswith(tables.inbox.name)
-    return sqlstate in CONFLICT or is_stale_plan(error)
-
-
-def is_stale_plan(error: BaseException | None) -> bool:
-    """Whether a migration has changed the columns of a statement that the connection has prepared."""
-    diagnosis = getattr(getattr(error, "orig", None), "diag", None)
-    return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
+    diagnosis = getattr(error.orig, "diag", None)
+    is_stale_plan = getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
+    if is_stale_plan:
+        silence.note_end()
+    return sqlstate in CONFLICT or is_stale_plan
 
 
 REQUEUE_FRESH_AFTER = 10

@@ -1,7 +1,7 @@
-"""The rows that a relay claims while others claim, too, so that none waits for another. Pure.
+"""The keys that a relay claims while others claim, too, so that none waits for another. Pure.
 
 Keys that keep blocking claims are left out of the next ones for a moment. Relays of a destination that have a backlog
-claim different shares of the rows; if there are more relays than shares, some stand by. All of it is for speed alone:
+claim different shares of the keys; if there are more relays than shares, some stand by. All of it is for speed alone:
 row locks and predecessors keep the order, also of relays that have the same share.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 
 BLOCKED_CLAIMS = 3
 """After so many claims in a row with more than half of their rows blocked, the relay leaves their keys to others."""
-AVOID_SECONDS = 0.25
+AVOID_SECONDS, LONGEST_AVOID_SECONDS = 0.25, 2.0
+"""The first time for which it does so. It doubles with each further blocked claim, so that those of many keys add up: a
+relay that froze holds all of its keys, and other messages wait behind theirs."""
 
 
 class ContendedKeys:
@@ -27,7 +29,9 @@ class ContendedKeys:
         """The keys that the next claim leaves out. Their time begins with it, as the relay may pause before."""
         if self._new or self._until:
             now = self._monotonic()
-            self._until |= dict.fromkeys(self._new, now + AVOID_SECONDS)
+            again = max(self._blocked_claims - BLOCKED_CLAIMS, 0)
+            seconds = min(AVOID_SECONDS * 2 ** min(again, 10), LONGEST_AVOID_SECONDS)
+            self._until |= dict.fromkeys(self._new, now + seconds)
             self._new = []
             self._until = {key: until for key, until in self._until.items() if until > now}
         return list(self._until)
@@ -91,13 +95,15 @@ class Shares:
             before = self._seen[number][0] if number in self._seen else frozenset()
             if current - before:
                 self._seen[number] = frozenset(current), now, self._looks
-        self._seen = {
-            number: seen
+        moving = {
+            number
             for number, seen in self._seen.items()
             if now - seen[1] < STILL_SECONDS or self._looks - seen[2] < STILL_LOOKS
         }
-        self.has_others = any(number in self._seen for number in by_relay if number != self.number)
-        living = sorted({self.number, *self._seen})
+        # One that stands still is kept, for its old transaction would count as a new one at the next look.
+        self._seen = {number: seen for number, seen in self._seen.items() if number in moving or number in by_relay}
+        self.has_others = any(number in moving for number in by_relay if number != self.number)
+        living = sorted({self.number, *moving})
         self.count, self.rank = min(len(living), self._most or len(living)), living.index(self.number)
 
     @property

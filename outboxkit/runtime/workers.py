@@ -60,6 +60,7 @@ class KnownWorker:
         rests: whether it keeps a pause, with nothing in flight.
         queues: the lengths of a consumer's queue, its retry queues and its dead queue.
         sessions: the process ids of its sessions in the database.
+        age_seconds: the time since it started.
         silent_seconds: the time for which it has not been seen, if that is long: it hangs. None: it is well.
     """
 
@@ -78,6 +79,7 @@ class KnownWorker:
     rests: bool
     queues: Mapping[str, int]
     sessions: tuple[int, ...] = ()
+    age_seconds: float = 0.0
     silent_seconds: float | None = None
 
     @property
@@ -107,6 +109,7 @@ def _worker(row: Row[Any], now: datetime) -> KnownWorker:
     silence = now - row.seen_at
     own["sessions"] = _read(row.sessions, tuple[int, ...]) or ()
     own["queues"] = _read(row.queues, dict[str, int]) or {}
+    own["age_seconds"] = (now - row.started_at).total_seconds()
     return KnownWorker(**own, silent_seconds=silence.total_seconds() if silence > GONE_AFTER else None)
 
 

@@ -82,18 +82,18 @@ def claim_due() -> Select[Any]:
 
 
 def claim_ready_of_share() -> Select[Any]:
-    """`claim_ready` for a relay's share of the rows. PostgreSQL only.
+    """`claim_ready` for a relay's share of the keys, and for rows without a key. PostgreSQL only.
 
-    Further parameters: except_keys (keys that are left out), relays, rank (a share has the keys whose hash modulo
-    `relays` is `rank`, and blocks of 256 positions of rows without a key), last (a position). Index:
-    outboxkit_outbox_ready, from the floor to `last`, also over rows that are left out. Locks: as `claim_ready`.
+    Further parameters: except_keys (keys that are left out), relays, rank (the keys whose hash modulo `relays` is
+    `rank`), last (a position). Index: outboxkit_outbox_ready, from the floor to `last`, also over rows that are left
+    out. Locks: as `claim_ready`.
     """
     last = tuple_(*_ORDER) <= tuple_(_DESTINATION, bindparam("last", type_=BigInteger))
     return claim_ready().where(_of_share(), last)
 
 
 def claim_due_of_share() -> Select[Any]:
-    """`claim_due` for a relay's share of the rows. PostgreSQL only.
+    """`claim_due` for a relay's share of the keys, and for rows without a key. PostgreSQL only.
 
     Further parameters: except_keys, relays, rank, as of `claim_ready_of_share`. Index: outboxkit_outbox_due, up to
     `now`, also over rows that are left out. Locks: as `claim_ready`.
@@ -253,12 +253,8 @@ def _array(name: str, kind: TypeEngine[Any]) -> Any:
 
 def _of_share() -> ColumnElement[bool]:
     hashed = func.hashtext(outbox.c.key, type_=BigInteger).bitwise_and(literal_column(str(2**31 - 1)))
-    relays, rank = bindparam("relays", type_=BigInteger), bindparam("rank", type_=BigInteger)
-    block = outbox.c.position.bitwise_rshift(literal_column("8"))
-    return or_(
-        and_(outbox.c.key.is_(None), block % relays == rank),
-        and_(hashed % relays == rank, outbox.c.key != all_(_array("except_keys", String()))),
-    )
+    of_rank = hashed % bindparam("relays", type_=BigInteger) == bindparam("rank", type_=BigInteger)
+    return or_(outbox.c.key.is_(None), and_(of_rank, outbox.c.key != all_(_array("except_keys", String()))))
 
 
 def _first(query: Select[Any]) -> LateralFromClause:

@@ -332,7 +332,9 @@ def _nothing(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Iterator[s
         yield "whether it waits at the broker: no table has what is in a queue; ask its consumer and `outboxkit doctor`"
     elif begun is None or begun < oldest:
         yield f"whether it was published before {in_utc(oldest)}, at which kept messages begin"
-    if any(each.may_have_forgotten(begun) for each in databases):
+    if oldest is None and query.id_ is None:
+        yield "whether it was handled: the inbox knows it by its id alone, as `outboxkit trace MESSAGE_ID` finds it"
+    elif any(each.may_have_forgotten(begun) for each in databases):
         yield "whether it was handled longer ago than OUTBOXKIT_INBOX_RETENTION"
     if begun is None or max(each.now for each in databases) - begun > SHORTEST:
         yield "whether it died longer ago than OUTBOXKIT_DEAD_RETENTION"

@@ -95,6 +95,34 @@ async def test_what_handlers_add_is_handled_too_in_the_order_of_its_key(engine: 
     assert counted(engine) == [0, 80, 0]
 
 
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_a_collision_runs_again_at_once_and_is_no_failure(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, in_thread: bool
+):
+    """As at a consumer. The relay gives up after one failure."""
+    calls = Counter[str]()
+    collides = text("DO $$ BEGIN RAISE EXCEPTION 'it collided' USING ERRCODE = '40001'; END $$")
+
+    @inbox_handler("Collides")
+    def in_its_thread(session: Session, event: Ordered) -> None:
+        session.execute(text("INSERT INTO done VALUES ('collided', :number)"), {"number": event.number})
+        calls["all"] += 1
+        if calls["all"] < 3:
+            session.execute(collides)
+
+    @inbox_handler("Collides")
+    async def in_the_loop(session: AsyncSession, event: Ordered) -> None:
+        await session.run_sync(in_its_thread, event)
+
+    with pg_engine.begin() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS done (what TEXT, number INTEGER)"))
+    add(pg_engine, 1)
+    publisher = DirectPublisher(async_pg_engine, [handler_of(in_its_thread if in_thread else in_the_loop)])
+    summary = await Relay(async_pg_engine, publisher, policy=RelayPolicy(max_attempts=1)).drain(asyncio.Event())
+    assert (summary.published, summary.dead, calls["all"]) == (1, {}, 3)
+    assert done(pg_engine) == [("collided", 1)]
+
+
 async def test_a_failure_is_tried_again_and_what_succeeded_is_not(engine: Engine, made: Callable[..., Relay]):
     attempts = Counter[int]()
 

@@ -5,10 +5,9 @@ SELECT outboxkit_outbox.position, outboxkit_outbox.attempts, outboxkit_outbox.me
     outboxkit_outbox.expires_at, outboxkit_outbox.discard_unroutable, outboxkit_outbox.due_at, outboxkit_outbox.reply
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.due_at IS NULL AND (outboxkit_outbox.destination, outboxkit_outbox.position) > (:destination,
-    :floor) AND outboxkit_outbox.destination <= :destination AND (outboxkit_outbox.key IS NULL AND
-    (outboxkit_outbox.position >> 8) % :relays = :rank OR (hashtext(outboxkit_outbox.key) & 2147483647) % :relays =
-    :rank AND outboxkit_outbox.key != ALL (:except_keys::VARCHAR[])) AND (outboxkit_outbox.destination,
-    outboxkit_outbox.position) <= (:destination, :last)
+    :floor) AND outboxkit_outbox.destination <= :destination AND (outboxkit_outbox.key IS NULL OR
+    (hashtext(outboxkit_outbox.key) & 2147483647) % :relays = :rank AND outboxkit_outbox.key != ALL
+    (:except_keys::VARCHAR[])) AND (outboxkit_outbox.destination, outboxkit_outbox.position) <= (:destination, :last)
 ORDER BY outboxkit_outbox.destination, outboxkit_outbox.position
 LIMIT :limit
 FOR UPDATE SKIP LOCKED;

@@ -537,6 +537,6 @@ CHECKS = (
     BrokerCheck("routes", of_routes, _knows_routes),
     BrokerCheck("limits", of_limits, lambda snapshot: snapshot.reports is not None),
     BrokerCheck("consumers", of_consumers, lambda snapshot: snapshot.is_open),
-    BrokerCheck("management", of_management),
+    BrokerCheck("management", of_management, lambda snapshot: snapshot.is_open),
 )
 """The checks in the order of the report."""
