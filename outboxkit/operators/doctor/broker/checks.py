@@ -84,7 +84,8 @@ def of_management(snapshot: Snapshot) -> Iterator[Diagnosis]:
     expected, reports = snapshot.expected, snapshot.reports
     unseen, silence = UNSEEN, f"{snapshot.silence[:1].upper()}{snapshot.silence[1:]}"
     if reports is not None:
-        seen = {"alarms": reports.alarms, "bindings": reports.bindings}
+        limits = True if _knows_limits(snapshot) else None
+        seen = {"alarms": reports.alarms, "bindings": reports.bindings, "limits of queues": limits}
         unseen = ", ".join(name for name, report in seen.items() if report is None)
         silence = "The user of the management API may not see everything"
     if unseen:
@@ -417,6 +418,11 @@ ENOUGH_DELIVERIES = 100
 """A delivery limit that outboxkit never reaches."""
 
 
+def _knows_limits(snapshot: Snapshot) -> bool:
+    reports = snapshot.reports
+    return reports is not None and all(queue.name in reports.queues for queue in snapshot.expected.known_queues)
+
+
 def of_limits(snapshot: Snapshot) -> Iterator[Diagnosis]:
     """Whether the broker takes messages away, or refuses them, by limits of its own."""
     dead = {UNROUTABLE, *(dead_queue(queue.name) for queue in snapshot.expected.known_queues)}
@@ -535,7 +541,7 @@ CHECKS = (
     BrokerCheck("exchange", of_exchange, lambda snapshot: snapshot.is_open),
     BrokerCheck("queues", of_queues, lambda snapshot: snapshot.is_open),
     BrokerCheck("routes", of_routes, _knows_routes),
-    BrokerCheck("limits", of_limits, lambda snapshot: snapshot.reports is not None),
+    BrokerCheck("limits", of_limits, _knows_limits),
     BrokerCheck("consumers", of_consumers, lambda snapshot: snapshot.is_open),
     BrokerCheck("management", of_management, lambda snapshot: snapshot.is_open),
 )

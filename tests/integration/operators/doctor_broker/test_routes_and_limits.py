@@ -207,6 +207,8 @@ async def test_a_management_api_that_says_little_or_nothing(server: PrivateRabbi
         assert f"set_user_tags {own} monitoring" in findings["management-unread"].commands[1]
     admin.user(user, tags="management")
     own = as_user(server.management_url, user)
-    findings, _ = await examined(settings_of(server, client, management_url=own))
+    findings, left_out = await examined(settings_of(server, client, management_url=own))
     assert findings["management-unread"].severity is Severity.WARNING
+    assert "limits of queues" in findings["management-unread"].what
+    assert {"routes", "limits"} <= set(left_out)
     admin.delete("users", user)
