@@ -45,7 +45,8 @@ class DirectPublisher(Publisher):
 
     `Reject`, `DecodeError` and the errors in `never` of a handler's `Retries` are final: the message is not tried
     again. So is every failure of a handler with `max_attempts=1`. The rest of its `Retries` has no effect. A `Retry`
-    counts as an attempt.
+    counts as an attempt. A handler whose transaction collided with another one runs again at once, up to five times
+    within its limit, before that counts.
 
     Messages are handled one after the other. The relay needs an engine that allows for twice the timeout:
     `process.relay_engine(url, publish_timeout=2 * timeout)`.
@@ -188,15 +189,20 @@ class DirectPublisher(Publisher):
         return self._logged_failure(handler, message, cause)
 
     async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Outcome:
-        work = partial(inbox.run_once, message=message, handler=handler, accepted_at=accepted_at)
-        for collided in range(1, CONFLICTS + 1):
+        """Run a handler, again at once after a collision, for as long as its timeout lasts."""
+        until, collided = time.monotonic() + (handler.timeout or self._timeout).total_seconds(), 0
+        while True:
+            work = partial(inbox.run_once, message=message, handler=handler, accepted_at=accepted_at)
             try:
                 return await self._once(work, in_thread=handler.in_thread)
             except DBAPIError as error:
-                if not is_conflict(error):
+                collided += 1
+                delay = conflict_delay(collided)
+                left = until - time.monotonic() - delay
+                if not is_conflict(error) or collided > CONFLICTS or left <= 0:
                     raise
-            await asyncio.sleep(conflict_delay(collided))
-        return await self._once(work, in_thread=handler.in_thread)
+            await asyncio.sleep(delay)
+            handler = replace(handler, timeout=timedelta(seconds=left))
 
     async def _once(self, work: Callable[[Session], Outcome], *, in_thread: bool) -> Outcome:
         if in_thread:

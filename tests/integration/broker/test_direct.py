@@ -123,6 +123,22 @@ async def test_a_collision_runs_again_at_once_and_is_no_failure(
     assert done(pg_engine) == [("collided", 1)]
 
 
+async def test_collisions_do_not_add_up_beyond_the_timeout(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    calls = Counter[str]()
+
+    @inbox_handler("Collides")
+    async def collides(session: AsyncSession, event: Ordered) -> None:
+        calls["all"] += 1
+        await session.execute(text("SELECT pg_sleep(0.6)"))
+        await session.execute(text("DO $$ BEGIN RAISE EXCEPTION 'it collided' USING ERRCODE = '40001'; END $$"))
+
+    add(pg_engine, 1)
+    publisher = DirectPublisher(async_pg_engine, [handler_of(collides)], timeout=timedelta(seconds=1))
+    summary = await Relay(async_pg_engine, publisher, policy=RelayPolicy(max_attempts=1)).drain(asyncio.Event())
+    assert list(summary.dead) == ["Ordered"]
+    assert calls["all"] <= 2
+
+
 async def test_a_failure_is_tried_again_and_what_succeeded_is_not(engine: Engine, made: Callable[..., Relay]):
     attempts = Counter[int]()
 
