@@ -46,12 +46,10 @@ async def _read(settings: Settings) -> Status:
 
 def lines(report: Status, *, width: int) -> Iterator[str]:
     """The whole report, folded to the width."""
+    asks = ": `outboxkit doctor` does" if report.broker.startswith("amqp") else ""
     parts = [
         ("database", iter([report.database])),
-        (
-            "broker",
-            iter([f"{report.broker}, not asked{': `outboxkit doctor` does' * report.broker.startswith('amqp')}"]),
-        ),
+        ("broker", iter([f"{report.broker}, not asked{asks}"])),
         ("advice", _advice(report.advice)),
         *(() if report.figures is None else _figures(report.figures)),
     ]

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from outboxkit import defaults, inbox
 from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers, without_own
-from outboxkit.consumer.handle import CONFLICTS, conflict_delay, is_conflict
+from outboxkit.consumer.handle import CONFLICTS, conflict_delay, note_conflict
 from outboxkit.consumer.threads import Threads
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
@@ -199,7 +199,7 @@ class DirectPublisher(Publisher):
                 collided += 1
                 delay = conflict_delay(collided)
                 left = until - time.monotonic() - delay
-                if not is_conflict(error) or collided > CONFLICTS or left <= 0:
+                if not note_conflict(error) or collided > CONFLICTS or left <= 0:
                     raise
             await asyncio.sleep(delay)
             handler = replace(handler, timeout=timedelta(seconds=left))

@@ -88,7 +88,7 @@ class Transactions:
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
                 await blame_database(self._engine, cause)
-                collision = is_conflict(cause)
+                collision = note_conflict(cause)
                 collided, lost = collided + collision, lost + (has_begun and not collision)
                 refused = 0 if has_begun else refused + 1
                 away = None if collision else await self._away(cause)
@@ -158,21 +158,27 @@ def conflict_delay(collided: int) -> float:
 
 
 def is_conflict(error: BaseException | None) -> bool:
-    """Whether the transaction only collided with another one, or with a partition or a column that was made meanwhile.
-
-    It may run again at once. Older connections of the pool, which have prepared the same statement, are replaced.
-    """
+    """Whether the transaction only collided with another one, or with a partition or column that was made meanwhile."""
     if not isinstance(error, DBAPIError):
         return False
     sqlstate = sqlstate_of(error)
     if sqlstate == CHECK_VIOLATION:
         table = getattr(getattr(error.orig, "diag", None), "table_name", None) or ""
         return table.startswith(tables.inbox.name)
-    diagnosis = getattr(error.orig, "diag", None)
-    is_stale_plan = getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
-    if is_stale_plan:
+    return sqlstate in CONFLICT or _is_stale_plan(error)
+
+
+def note_conflict(error: BaseException | None) -> bool:
+    """`is_conflict`. If a prepared statement is to blame, older connections, which have it too, are replaced."""
+    if _is_stale_plan(error):
         silence.note_end()
-    return sqlstate in CONFLICT or is_stale_plan
+    return is_conflict(error)
+
+
+def _is_stale_plan(error: BaseException | None) -> bool:
+    """Whether a migration has changed the columns of a statement that the connection has prepared."""
+    diagnosis = getattr(getattr(error, "orig", None), "diag", None)
+    return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
 
 
 REQUEUE_FRESH_AFTER = 10

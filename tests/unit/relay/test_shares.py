@@ -35,7 +35,7 @@ def test_a_relay_that_goes_on_has_its_share_again():
     assert shares.stands_by
 
 
-def test_keys_that_stay_blocked_add_up_although_claims_are_seconds_apart():
+def test_keys_that_stay_blocked_add_up_although_each_claim_meets_one():
     """A relay that froze holds them all, and each claim meets only some: the free message behind all of them waits."""
     clock = Seconds()
     contended = ContendedKeys(clock)
