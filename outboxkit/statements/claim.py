@@ -34,7 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from outboxkit.codec.rows import COLUMNS
 from outboxkit.statements.dialects import has_one_writer
-from outboxkit.tables import dead_letter, outbox
+from outboxkit.tables import dead_letter, outbox, ready_place
 
 CLAIMED = tuple(
     outbox.c[name] for name in ("position", "attempts", *COLUMNS, "expires_at", "discard_unroutable", "due_at", "reply")
@@ -129,11 +129,18 @@ def _predecessors() -> Select[Any]:
     earlier = (
         outbox.c.key == bounds.c.key,
         outbox.c.destination == _DESTINATION,
-        outbox.c.position < bounds.c.upto,
         outbox.c.position.not_in(select(func.unnest(_array("own_positions", BigInteger())))),
     )
-    ready = _first(select(outbox.c.position).where(*earlier, outbox.c.due_at.is_(None), outbox.c.position > _FLOOR))
-    held = _first(select(outbox.c.position, outbox.c.due_at).where(*earlier, outbox.c.held))
+    ready = _first(
+        select(outbox.c.position).where(
+            *earlier, outbox.c.due_at.is_(None), ready_place > _FLOOR, ready_place < bounds.c.upto
+        ),
+        ready_place,
+    )
+    held = _first(
+        select(outbox.c.position, outbox.c.due_at).where(*earlier, outbox.c.held, outbox.c.position < bounds.c.upto),
+        outbox.c.position,
+    )
     parked = (
         select(func.min(dead_letter.c.position))
         .where(dead_letter.c.key == bounds.c.key, dead_letter.c.destination == _DESTINATION, dead_letter.c.parked)
@@ -257,8 +264,8 @@ def _of_share() -> ColumnElement[bool]:
     return or_(outbox.c.key.is_(None), and_(of_rank, outbox.c.key != all_(_array("except_keys", String()))))
 
 
-def _first(query: Select[Any]) -> LateralFromClause:
-    return query.order_by(outbox.c.position).limit(literal_column("1")).lateral()
+def _first(query: Select[Any], place: ColumnElement[int]) -> LateralFromClause:
+    return query.order_by(place).limit(literal_column("1")).lateral()
 
 
 def count_due(now: datetime) -> Select[int]:

@@ -123,15 +123,18 @@ outbox = Table(
 """Messages that wait to be published. A row is deleted in the transaction that follows the broker's confirm."""
 
 
-def _partial(name: str, *columns: Column[Any], where: ColumnElement[bool], unique: bool = False) -> None:
+def _partial(name: str, *columns: ColumnElement[Any], where: ColumnElement[bool], unique: bool = False) -> None:
     Index(f"outboxkit_{name}", *columns, postgresql_where=where, sqlite_where=where, unique=unique)
 
 
 _partial("outbox_ready", outbox.c.destination, outbox.c.position, where=outbox.c.due_at.is_(None))
 _partial("outbox_due", outbox.c.destination, outbox.c.due_at, outbox.c.position, where=outbox.c.due_at.is_not(None))
-_KEYED = (outbox.c.key, outbox.c.destination, outbox.c.position)
-_partial("outbox_key", *_KEYED, where=and_(outbox.c.key.is_not(None), outbox.c.due_at.is_(None)))
-_partial("outbox_held", *_KEYED, where=outbox.c.held)
+ready_place = outbox.c.position + literal_column("0", BigInteger)
+"""A ready row's position as outboxkit_outbox_key has it. It fits no other index: with the bare position the planner may
+look for the rows of one key among all ready rows, if its statistics are of an outbox that was empty."""
+_KEY = (outbox.c.key, outbox.c.destination)
+_partial("outbox_key", *_KEY, ready_place, where=and_(outbox.c.key.is_not(None), outbox.c.due_at.is_(None)))
+_partial("outbox_held", *_KEY, outbox.c.position, where=outbox.c.held)
 _partial("outbox_delayed", outbox.c.message_id, where=outbox.c.due_at.is_not(None))
 _partial("outbox_dedup", outbox.c.message_id, where=outbox.c.dedup, unique=True)
 

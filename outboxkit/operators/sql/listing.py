@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.statements.dialects import seconds_between
-from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published, readable
+from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published, readable, ready_place
 
 State = Literal["ready", "delayed", "held", "parked"]
 _LIMIT = bindparam("limit", type_=BigInteger)
@@ -64,12 +64,18 @@ class Walk(NamedTuple):
         order: the columns of an index.
         where: the conditions of the index.
         backwards: whether the last row comes first.
+        place: the position as the index has it.
     """
 
     table: Table
     order: tuple[str, ...]
     where: tuple[ColumnElement[bool], ...] = ()
     backwards: bool = False
+    place: ColumnElement[int] = outbox.c.position
+
+    def columns(self) -> list[Any]:
+        """What the index orders by."""
+        return [self.place if self.table.c[name] is outbox.c.position else self.table.c[name] for name in self.order]
 
 
 _READY, _LATER = outbox.c.due_at.is_(None), outbox.c.due_at.is_not(None)
@@ -79,7 +85,7 @@ READY, LATER = (
     Walk(outbox, ("destination", "position"), (_READY,)),
     Walk(outbox, ("destination", "due_at", "position"), (_LATER,)),
 )
-READY_OF_KEY, HELD_OF_KEY = Walk(outbox, _OF_KEY, (_READY,)), Walk(outbox, _OF_KEY, (outbox.c.held,))
+READY_OF_KEY, HELD_OF_KEY = Walk(outbox, _OF_KEY, (_READY,), place=ready_place), Walk(outbox, _OF_KEY, (outbox.c.held,))
 
 
 def walks_of(filter_: Choice) -> tuple[Walk, ...]:
@@ -101,11 +107,14 @@ def page_of_messages(filter_: Choice, walk: Walk, after: tuple[Any, ...] | None)
     Parameters: window, limit. Indexes: the primary key, of each partition; for a state outboxkit_outbox_ready or
     outboxkit_outbox_due, for a key outboxkit_outbox_key or outboxkit_outbox_held. Locks: none.
     """
-    table, order = walk.table, [walk.table.c[name] for name in walk.order]
+    table, order = walk.table, walk.columns()
     directed = [each.desc() if walk.backwards else each for each in order]
     window = bindparam("window", type_=BigInteger)
     number = func.row_number().over(order_by=directed).label("number")
-    columns = [*order, *(readable(table.c[name]) for name in (*_COMMON, "created_at") if name not in walk.order)]
+    columns = [
+        *(table.c[name] for name in walk.order),
+        *(readable(table.c[name]) for name in (*_COMMON, "created_at") if name not in walk.order),
+    ]
     columns += [each for each in (published.c.published_at, outbox.c.attempts, outbox.c.due_at) if each.table is table]
     columns += (
         [_state().label("state"), func.substr(outbox.c.last_error, 1, 500, type_=Text).label("last_error")]

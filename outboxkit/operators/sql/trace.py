@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.statements.dialects import among, digest
-from outboxkit.tables import PARKED, UtcDateTime, attempt, dead_letter, inbox, outbox, published, readable
+from outboxkit.tables import PARKED, UtcDateTime, attempt, dead_letter, inbox, outbox, published, readable, ready_place
 
 _OF_MESSAGE = (
     *("message_id", "type", "key", "headers", "correlation_id", "causation_id", "created_at"),
@@ -78,8 +78,7 @@ def ready_of_key(dialect: str) -> Select[Any]:
     Parameters: key, limit. Index: outboxkit_outbox_key. Locks: none.
     """
     ours = (outbox.c.key == _KEY, outbox.c.due_at.is_(None))
-    order = (outbox.c.destination, outbox.c.position)
-    return _waiting(dialect).where(*ours).order_by(*order).limit(_LIMIT)
+    return _waiting(dialect).where(*ours).order_by(outbox.c.destination, ready_place).limit(_LIMIT)
 
 
 def held_of_key(dialect: str) -> Select[Any]:
@@ -138,7 +137,7 @@ def first_ready_before() -> Select[Any]:
 
     Parameters: key, destination, position. Index: outboxkit_outbox_key. Locks: none.
     """
-    return _first_before(outbox.c.due_at.is_(None))
+    return _first_before(outbox.c.due_at.is_(None), ready_place)
 
 
 def first_held_before() -> Select[Any]:
@@ -146,15 +145,15 @@ def first_held_before() -> Select[Any]:
 
     Parameters: key, destination, position. Index: outboxkit_outbox_held. Locks: none.
     """
-    return _first_before(outbox.c.held)
+    return _first_before(outbox.c.held, outbox.c.position)
 
 
-def _first_before(state: ColumnElement[bool]) -> Select[Any]:
+def _first_before(state: ColumnElement[bool], place: ColumnElement[int]) -> Select[Any]:
     columns = (outbox.c.message_id, *(outbox.c[name] for name in _OF_OUTBOX[:5]))
     # A range of one key, and the key in the order: otherwise the planner may take the index of ready rows.
     of_key = outbox.c.key.between(_KEY, _KEY)
-    earlier = (of_key, outbox.c.destination == _DESTINATION, outbox.c.position < _POSITION)
-    order = (outbox.c.key, outbox.c.destination, outbox.c.position)
+    earlier = (of_key, outbox.c.destination == _DESTINATION, place < _POSITION)
+    order = (outbox.c.key, outbox.c.destination, place)
     return select(*map(readable, columns)).where(*earlier, state).order_by(*order).limit(_ONE)
 
 

@@ -195,6 +195,24 @@ def test_what_stands_before_is_found_by_one_probe_for_each_key(filled: Engine):
     assert max(node["Actual Rows"] for node in scans) <= 1
 
 
+@pytest.mark.parametrize("left", [0, 20], ids=["empty", "nearly empty"])
+def test_what_stands_before_is_found_by_key_when_the_statistics_are_of_an_outbox_that_was(
+    postgresql: Server, template: str, left: int
+):
+    name = f"outboxkit_{secrets.token_hex(6)}"
+    engine = create_engine(create_database(postgresql.url, name, template=template), isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            connection.execute(text(FILL[0]), {"rows": left})
+            connection.execute(text("VACUUM ANALYZE outboxkit_outbox"))
+            connection.execute(text(FILL[0]), {"rows": ROWS})
+        found = explain(engine, PLANS["claim.predecessors"][0], BATCH)
+        assert {node.get("Index Name") for node in walk(found)} - {None} == {KEY, HELD, PARKED}
+    finally:
+        engine.dispose()
+        drop_database(postgresql.url, name)
+
+
 def test_the_writers_are_those_of_this_database(filled: Engine, pg_engine: Engine):
     """Databases that were made from one template share the number of the table."""
     with filled.connect() as here, pg_engine.connect() as there, filled.connect() as reader:

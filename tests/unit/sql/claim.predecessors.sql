@@ -8,16 +8,16 @@ FROM (SELECT batch.key AS key, anon_1.position AS ready_at, anon_2.position AS h
         outboxkit_outbox.position AS position
         FROM outboxkit_outbox
         WHERE outboxkit_outbox.key = batch.key AND outboxkit_outbox.destination = :destination AND
-            outboxkit_outbox.position < batch.upto AND (outboxkit_outbox.position NOT IN (SELECT
-            unnest(:own_positions::BIGINT[]) AS unnest_1)) AND outboxkit_outbox.due_at IS NULL AND
-            outboxkit_outbox.position > :floor
-        ORDER BY outboxkit_outbox.position
+            (outboxkit_outbox.position NOT IN (SELECT unnest(:own_positions::BIGINT[]) AS unnest_1)) AND
+            outboxkit_outbox.due_at IS NULL AND outboxkit_outbox.position + 0 > :floor AND outboxkit_outbox.position + 0
+            < batch.upto
+        ORDER BY outboxkit_outbox.position + 0
         LIMIT 1) AS anon_1 ON true LEFT OUTER JOIN LATERAL (SELECT outboxkit_outbox.position AS position,
             outboxkit_outbox.due_at AS due_at
         FROM outboxkit_outbox
         WHERE outboxkit_outbox.key = batch.key AND outboxkit_outbox.destination = :destination AND
-            outboxkit_outbox.position < batch.upto AND (outboxkit_outbox.position NOT IN (SELECT
-            unnest(:own_positions::BIGINT[]) AS unnest_1)) AND outboxkit_outbox.held
+            (outboxkit_outbox.position NOT IN (SELECT unnest(:own_positions::BIGINT[]) AS unnest_1)) AND
+            outboxkit_outbox.held AND outboxkit_outbox.position < batch.upto
         ORDER BY outboxkit_outbox.position
         LIMIT 1) AS anon_2 ON true) AS predecessor
 WHERE predecessor.ready_at IS NOT NULL OR predecessor.held_at IS NOT NULL OR predecessor.parked_at IS NOT NULL;

@@ -302,7 +302,7 @@ CREATE INDEX outboxkit_outbox_due ON outboxkit_outbox (destination, due_at, posi
 
 CREATE INDEX outboxkit_outbox_held ON outboxkit_outbox (key, destination, position) WHERE held;
 
-CREATE INDEX outboxkit_outbox_key ON outboxkit_outbox (key, destination, position) WHERE key IS NOT NULL AND due_at IS NULL;
+CREATE INDEX outboxkit_outbox_key ON outboxkit_outbox (key, destination, (position + 0)) WHERE key IS NOT NULL AND due_at IS NULL;
 
 CREATE INDEX outboxkit_outbox_ready ON outboxkit_outbox (destination, position) WHERE due_at IS NULL;
 
