@@ -556,7 +556,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         what="User {user} lacks rights: {rights}.",
         why="The relay or the consumer ends at its start, or waits if the right was taken away later.",
         cure="Give the user the rights that these settings need.",
-        commands=("{grant}",),
+        commands=("{grant}  # with MODULE and --queue also those of a consumer",),
     ),
     "broker-alarm": FindingKind(
         severity=PROBLEM,
@@ -594,7 +594,7 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         "on one node and counts no redeliveries. Keys keep their order with a single active consumer alone.",
         cure="Set OUTBOXKIT_ORDERED as the queue is, consume it as it is with OUTBOXKIT_DECLARE=false, or choose "
         "another OUTBOXKIT_QUEUE. Or let it run empty and delete it: its consumer declares it anew.",
-        commands=("{delete}", "{consume}"),
+        commands=("{delete}  # once it is empty: it takes its messages with it", "{consume}"),
         alerts=("OutboxkitConsumerMissing",),
     ),
     "retries-unroutable": FindingKind(

@@ -121,7 +121,7 @@ class Relay:
             clock=self._now,
             measurements=self._measurements,
         )
-        self._last_progress = 0.0
+        self._last_progress, self._stands_by = 0.0, False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop` is set, then settle the batch in flight. Outages are waited out.
@@ -212,9 +212,8 @@ class Relay:
             self._limited_log.flush()
             turn = await self._take_turn(outage, halt)
             self._errors, self._last_progress = 0, time.time()
-            if turn is Turn.BLOCKED and self._claimer.stands_by:
-                await self._notifier.close()  # else inserts notify for a relay that does not hear it
-                await sleep_unless_stopped(halt, jittered(STAND_BY_SECONDS))
+            if await self._stand_by(halt, wanted=turn is Turn.BLOCKED):
+                blocked_seconds = FIRST_BLOCKED_SECONDS
             elif turn is Turn.BLOCKED:
                 await sleep_unless_stopped(halt, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, LONGEST_BLOCKED_SECONDS)
@@ -233,6 +232,17 @@ class Relay:
             is_up, floor = turn is Turn.CAUGHT_UP, self._claimer.floor.value
             await outage.ride_out(lambda: self._notifier.wait(halt, floor=floor, caught_up=is_up), halt)
         return turn
+
+    async def _stand_by(self, stop: asyncio.Event, *, wanted: bool) -> bool:
+        """If it is wanted and other relays work off the backlog: wait a moment. Returns whether it did."""
+        before, self._stands_by = self._stands_by, wanted and self._claimer.stands_by
+        if not self._stands_by:
+            return False
+        if not before:
+            self._log.info("relay stands by while others work off the backlog", destination=self.destination)
+        await self._notifier.close()  # else inserts notify for a relay that does not hear it
+        await sleep_unless_stopped(stop, jittered(STAND_BY_SECONDS))
+        return True
 
     async def _keep_pause(self, outage: Outage, stop: asyncio.Event) -> None:
         """If there is a pause: settle what is in flight, hold no row and no connection, and wait for its end."""
@@ -275,9 +285,8 @@ class Relay:
                 if turn in (Turn.MOVED, Turn.CAUGHT_UP):
                     waiting_since = self._now()
                     continue
-                if self._claimer.stands_by:
+                if await self._stand_by(stop, wanted=True):
                     waiting_since = self._now()
-                    await sleep_unless_stopped(stop, jittered(STAND_BY_SECONDS))
                     continue
                 before = totals.blocked
                 totals.blocked, totals.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)

@@ -42,6 +42,7 @@ from outboxkit.tables.types import (
     UtcDateTime,
     big_identity,
     metadata,
+    plus_zero,
     random_text,
     readable,
 )
@@ -129,9 +130,9 @@ def _partial(name: str, *columns: ColumnElement[Any], where: ColumnElement[bool]
 
 _partial("outbox_ready", outbox.c.destination, outbox.c.position, where=outbox.c.due_at.is_(None))
 _partial("outbox_due", outbox.c.destination, outbox.c.due_at, outbox.c.position, where=outbox.c.due_at.is_not(None))
-ready_place = outbox.c.position + literal_column("0", BigInteger)
-"""A ready row's position as outboxkit_outbox_key has it. It fits no other index: with the bare position the planner may
-look for the rows of one key among all ready rows, if its statistics are of an outbox that was empty."""
+ready_place = plus_zero(outbox.c.position)
+"""A ready row's position as outboxkit_outbox_key has it. With the bare position the planner may look for the rows of a
+key among all ready rows, if its statistics are of an outbox that was empty."""
 _KEY = (outbox.c.key, outbox.c.destination)
 _partial("outbox_key", *_KEY, ready_place, where=and_(outbox.c.key.is_not(None), outbox.c.due_at.is_(None)))
 _partial("outbox_held", *_KEY, outbox.c.position, where=outbox.c.held)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
+from structlog.testing import capture_logs
 
 from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
@@ -210,9 +211,11 @@ async def test_a_drain_that_stands_by_counts_nothing(
             counts.append(len(recorder.arrived))
 
     event.listen(async_pg_engine.sync_engine, "before_cursor_execute", note)
-    drained = await Relay(async_pg_engine, recorder).drain(asyncio.Event())
+    with capture_logs() as logs:
+        drained = await Relay(async_pg_engine, recorder).drain(asyncio.Event())
     assert (drained.published, drained.is_complete) == (20, True)
     assert set(counts) == {20}
+    assert len([line for line in logs if "stands by" in line["event"]]) == 1
 
 
 class NoShare(Shares):

@@ -9,9 +9,9 @@ FROM (SELECT batch.key AS key, anon_1.position AS ready_at, anon_2.position AS h
         FROM outboxkit_outbox
         WHERE outboxkit_outbox.key = batch.key AND outboxkit_outbox.destination = :destination AND
             (outboxkit_outbox.position NOT IN (SELECT unnest(:own_positions::BIGINT[]) AS unnest_1)) AND
-            outboxkit_outbox.due_at IS NULL AND outboxkit_outbox.position + 0 > :floor AND outboxkit_outbox.position + 0
-            < batch.upto
-        ORDER BY outboxkit_outbox.position + 0
+            outboxkit_outbox.due_at IS NULL AND (outboxkit_outbox.position + 0) > :floor AND (outboxkit_outbox.position
+            + 0) < batch.upto
+        ORDER BY (outboxkit_outbox.position + 0)
         LIMIT 1) AS anon_1 ON true LEFT OUTER JOIN LATERAL (SELECT outboxkit_outbox.position AS position,
             outboxkit_outbox.due_at AS due_at
         FROM outboxkit_outbox

@@ -3,6 +3,6 @@ SELECT outboxkit_outbox.message_id, outboxkit_outbox.position, CASE WHEN (outbox
     outboxkit_outbox.held, outboxkit_outbox.attempts, outboxkit_outbox.last_error
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.key BETWEEN :key AND :key AND outboxkit_outbox.destination = :destination AND
-    outboxkit_outbox.position + 0 < :position AND outboxkit_outbox.due_at IS NULL
-ORDER BY outboxkit_outbox.key, outboxkit_outbox.destination, outboxkit_outbox.position + 0
+    (outboxkit_outbox.position + 0) < :position AND outboxkit_outbox.due_at IS NULL
+ORDER BY outboxkit_outbox.key, outboxkit_outbox.destination, (outboxkit_outbox.position + 0)
 LIMIT 1;

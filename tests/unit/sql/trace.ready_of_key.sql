@@ -11,5 +11,5 @@ SELECT outboxkit_outbox.message_id, outboxkit_outbox.type, outboxkit_outbox.key,
     1, 12) AS digest
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.key = :key AND outboxkit_outbox.due_at IS NULL
-ORDER BY outboxkit_outbox.destination, outboxkit_outbox.position + 0
+ORDER BY outboxkit_outbox.destination, (outboxkit_outbox.position + 0)
 LIMIT :limit;

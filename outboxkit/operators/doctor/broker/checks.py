@@ -70,6 +70,10 @@ _REFUSED = {
 }
 
 
+def _knows_names(snapshot: Snapshot) -> bool:
+    return snapshot.is_open and not snapshot.interrupted
+
+
 def of_alarms(snapshot: Snapshot) -> Iterator[Diagnosis]:
     """Whether the broker takes no messages because memory or disk are short."""
     if snapshot.reports is not None and snapshot.reports.alarms:
@@ -538,11 +542,11 @@ CHECKS = (
     BrokerCheck(
         "alarms", of_alarms, lambda snapshot: snapshot.reports is not None and snapshot.reports.alarms is not None
     ),
-    BrokerCheck("exchange", of_exchange, lambda snapshot: snapshot.is_open),
-    BrokerCheck("queues", of_queues, lambda snapshot: snapshot.is_open),
+    BrokerCheck("exchange", of_exchange, _knows_names),
+    BrokerCheck("queues", of_queues, _knows_names),
     BrokerCheck("routes", of_routes, _knows_routes),
     BrokerCheck("limits", of_limits, _knows_limits),
-    BrokerCheck("consumers", of_consumers, lambda snapshot: snapshot.is_open),
+    BrokerCheck("consumers", of_consumers, _knows_names),
     BrokerCheck("management", of_management, lambda snapshot: snapshot.is_open),
 )
 """The checks in the order of the report."""

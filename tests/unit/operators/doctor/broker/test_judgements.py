@@ -48,6 +48,13 @@ def test_retry_queues_that_are_there_need_not_be_declared():
     assert set(rights.read) == {"outboxkit", "billing", "billing.dead", "outboxkit.retry"}
 
 
+def test_nothing_passes_that_was_not_read_since_the_broker_left_in_the_middle():
+    interrupted = replace(look(), interrupted="it closed the connection")
+    known = {check.name for check in checks.CHECKS if check.is_known(interrupted)}
+    assert not known & {"exchange", "queues", "consumers"}
+    assert set(codes(checks.of_connection(interrupted))) == {"not-checked"}
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [
