@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 
 BLOCKED_CLAIMS = 3
 """After so many claims in a row with more than half of their rows blocked, the relay leaves their keys to others."""
-AVOID_SECONDS, LONGEST_AVOID_SECONDS = 0.25, 2.0
+AVOID_SECONDS, LONGEST_AVOID_SECONDS, KEYS_A_SECOND = 0.25, 2.0, 1000
 """The first time for which it does so. It doubles with each further blocked claim, so that those of many keys add up: a
-relay that froze holds all of its keys, and other messages wait behind theirs."""
+relay that froze holds all of its keys, and other messages wait behind theirs. The longest time is 2 s, and a second for
+each thousand keys if they are more."""
 
 
 class ContendedKeys:
@@ -30,7 +31,8 @@ class ContendedKeys:
         if self._new or self._until:
             now = self._monotonic()
             again = max(self._blocked_claims - BLOCKED_CLAIMS, 0)
-            seconds = min(AVOID_SECONDS * 2 ** min(again, 10), LONGEST_AVOID_SECONDS)
+            longest = max(LONGEST_AVOID_SECONDS, (len(self._until) + len(self._new)) / KEYS_A_SECOND)
+            seconds = min(AVOID_SECONDS * 2 ** min(again, 10), longest)
             self._until |= dict.fromkeys(self._new, now + seconds)
             self._new = []
             self._until = {key: until for key, until in self._until.items() if until > now}

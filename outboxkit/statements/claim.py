@@ -13,7 +13,6 @@ from sqlalchemy import (
     Integer,
     Select,
     String,
-    all_,
     and_,
     bindparam,
     cast,
@@ -21,6 +20,7 @@ from sqlalchemy import (
     false,
     func,
     literal_column,
+    not_,
     null,
     or_,
     select,
@@ -112,7 +112,7 @@ def predecessors(dialect: str) -> Select[Any]:
     position in the batch) and floor, which are for ready rows. On SQLite one transaction at a time has every row, so no
     ready row can be a predecessor, and neither is read.
 
-    Own positions are a subquery, which is hashed in any plan. `!= ALL(...)` would compare each row with each of them.
+    Own positions are a subquery, which is hashed in any plan. `!= ALL(...)` may compare each row with each of them.
 
     Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
     one probe a key in each. Locks: none, and rows that others have locked are seen.
@@ -261,7 +261,8 @@ def _array(name: str, kind: TypeEngine[Any]) -> Any:
 def _of_share() -> ColumnElement[bool]:
     hashed = func.hashtext(outbox.c.key, type_=BigInteger).bitwise_and(literal_column(str(2**31 - 1)))
     of_rank = hashed % bindparam("relays", type_=BigInteger) == bindparam("rank", type_=BigInteger)
-    return or_(outbox.c.key.is_(None), and_(of_rank, outbox.c.key != all_(_array("except_keys", String()))))
+    is_left_out = outbox.c.key.in_(select(func.unnest(_array("except_keys", String()))))
+    return or_(outbox.c.key.is_(None), and_(of_rank, not_(is_left_out)))
 
 
 def _first(query: Select[Any], place: ColumnElement[int]) -> LateralFromClause:

@@ -49,6 +49,20 @@ def test_keys_that_stay_blocked_add_up_although_each_claim_meets_one():
     assert max(sizes) == 4
 
 
+def test_many_keys_that_stay_blocked_add_up_too():
+    """Several relays that froze hold 16 000 keys, of which a claim a second meets 2000."""
+    clock = Seconds()
+    contended = ContendedKeys(clock)
+    held, is_free = [f"k{n}" for n in range(16_000)], False
+    for _ in range(20):
+        left_out = set(contended.keys())
+        met = [key for key in held if key not in left_out][:2000]
+        is_free = is_free or not met
+        contended.saw(2000, Counter(met))
+        clock.now += 1.0
+    assert is_free
+
+
 def test_keys_are_left_out_for_a_moment_if_others_are_free_then():
     clock = Seconds()
     contended = ContendedKeys(clock)

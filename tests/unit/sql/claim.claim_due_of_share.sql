@@ -5,8 +5,8 @@ SELECT outboxkit_outbox.position, outboxkit_outbox.attempts, outboxkit_outbox.me
     outboxkit_outbox.expires_at, outboxkit_outbox.discard_unroutable, outboxkit_outbox.due_at, outboxkit_outbox.reply
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.destination = :destination AND outboxkit_outbox.due_at <= :now AND (outboxkit_outbox.key IS NULL
-    OR (hashtext(outboxkit_outbox.key) & 2147483647) % :relays = :rank AND outboxkit_outbox.key != ALL
-    (:except_keys::VARCHAR[]))
+    OR (hashtext(outboxkit_outbox.key) & 2147483647) % :relays = :rank AND (outboxkit_outbox.key NOT IN (SELECT
+    unnest(:except_keys::VARCHAR[]) AS unnest_1)))
 ORDER BY outboxkit_outbox.due_at, outboxkit_outbox.position
 LIMIT :limit
 FOR UPDATE SKIP LOCKED;

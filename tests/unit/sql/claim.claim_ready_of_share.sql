@@ -6,8 +6,9 @@ SELECT outboxkit_outbox.position, outboxkit_outbox.attempts, outboxkit_outbox.me
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.due_at IS NULL AND (outboxkit_outbox.destination, outboxkit_outbox.position) > (:destination,
     :floor) AND outboxkit_outbox.destination <= :destination AND (outboxkit_outbox.key IS NULL OR
-    (hashtext(outboxkit_outbox.key) & 2147483647) % :relays = :rank AND outboxkit_outbox.key != ALL
-    (:except_keys::VARCHAR[])) AND (outboxkit_outbox.destination, outboxkit_outbox.position) <= (:destination, :last)
+    (hashtext(outboxkit_outbox.key) & 2147483647) % :relays = :rank AND (outboxkit_outbox.key NOT IN (SELECT
+    unnest(:except_keys::VARCHAR[]) AS unnest_1))) AND (outboxkit_outbox.destination, outboxkit_outbox.position) <=
+    (:destination, :last)
 ORDER BY outboxkit_outbox.destination, outboxkit_outbox.position
 LIMIT :limit
 FOR UPDATE SKIP LOCKED;
