@@ -189,7 +189,8 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
     "database-away": FindingKind(
         severity=PROBLEM,
         what="{database} cannot be used: {reason}.",
-        why="Nothing can be added, published or handled until it can. Nothing is lost: workers wait and go on.",
+        why="Nothing can be added, published or handled until it can. Nothing is lost: workers that are up wait and go "
+        "on.",
         cure="Start the server, or correct host, port, database, user and password in OUTBOXKIT_DATABASE_URL, or in "
         "the file of OUTBOXKIT_DATABASE_URL_FILE. If they are right, look at pg_hba.conf, at the network, and at a "
         "pooler, whose pool may be full. A process reads a changed password at its next start.",

@@ -236,10 +236,11 @@ class Relay:
     async def _stand_by(self, stop: asyncio.Event, *, wanted: bool) -> bool:
         """If it is wanted and other relays work off the backlog: wait a moment. Returns whether it did."""
         before, self._stands_by = self._stands_by, wanted and self._claimer.stands_by
+        if before != self._stands_by:
+            change = "stands by while others work off the backlog" if self._stands_by else "no longer stands by"
+            self._log.info(f"relay {change}", destination=self.destination)
         if not self._stands_by:
             return False
-        if not before:
-            self._log.info("relay stands by while others work off the backlog", destination=self.destination)
         await self._notifier.close()  # else inserts notify for a relay that does not hear it
         await sleep_unless_stopped(stop, jittered(STAND_BY_SECONDS))
         return True
@@ -282,10 +283,8 @@ class Relay:
             while not stop.is_set() and self._watch.current is None:
                 self._limited_log.flush()
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
-                if turn in (Turn.MOVED, Turn.CAUGHT_UP):
-                    waiting_since = self._now()
-                    continue
-                if await self._stand_by(stop, wanted=True):
+                has_moved = turn in (Turn.MOVED, Turn.CAUGHT_UP)
+                if await self._stand_by(stop, wanted=not has_moved) or has_moved:
                     waiting_since = self._now()
                     continue
                 before = totals.blocked

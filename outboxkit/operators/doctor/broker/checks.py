@@ -299,7 +299,7 @@ def of_consumers(snapshot: Snapshot) -> Iterator[Diagnosis]:
             worse=count > 0,
             queues=f"{'queue' if len(messages) == 1 else 'queues'} {_listed(list(messages))}",
             messages=_waiting(count),
-            bound="",
+            bound=_twin(owner, snapshot),
             consume=expected.consume_command(owner),
             delete=delete_command(owner, snapshot) if may_go else None,
             forget=known_handlers.forget_command(owner) if may_go else None,
@@ -311,8 +311,19 @@ def of_consumers(snapshot: Snapshot) -> Iterator[Diagnosis]:
             yield _of_another(report, snapshot)
 
 
+def _twin(owner: str, snapshot: Snapshot) -> str:
+    """The sentence that the name may be a typo: another queue has handlers of the same types."""
+    queues = {queue.name: queue.types for queue in snapshot.expected.known_queues if not queue.shards}
+    types = queues.pop(owner, ())
+    twin = next((name for name, others in queues.items() if types and others == types), None)
+    return "" if twin is None else f" Queue {twin!r} has handlers of the same types: is one of the two a mistake?"
+
+
 def _waiting(messages: int) -> str:
     return f"{many(messages, 'message waits', 'messages wait')} there" if messages else "nothing waits there"
+
+
+_UNREAD = "Whose it is, the database tells, which could not be read."
 
 
 def _of_another(report: QueueReport, snapshot: Snapshot) -> Diagnosis:
@@ -321,7 +332,8 @@ def _of_another(report: QueueReport, snapshot: Snapshot) -> Diagnosis:
     types = sorted({type_ for queue in snapshot.expected.known_queues for type_ in queue.types})
     taken = any(matches(key.split("."), type_.split(".")) for key in keys for type_ in types)
     handled = "of which another queue has a handler" if taken else f"and handlers here take {_listed(types)}"
-    bound = f" It is bound for {_listed(keys)}, {handled}." if types else " No consumer on this database knows it."
+    unknown = "No consumer on this database knows it." if snapshot.expected.are_tables_known else _UNREAD
+    bound = f" It is bound for {_listed(keys)}, {handled}." if types else f" {unknown}"
     queues, messages = f"queue {report.name!r}", _waiting(report.messages_ready)
     return finding("queue-unconsumed", queues=queues, messages=messages, bound=bound)
 

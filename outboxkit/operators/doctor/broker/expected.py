@@ -69,6 +69,7 @@ class ExpectedBroker:
         paused: queues whose consumers an operator holds.
         shards: the queues that are split, with their shards.
         agreements: those of the processes of ordered queues that the tables know.
+        are_tables_known: whether the tables could be read.
         management: the URL of the management API; None means that it follows from `urls`.
         timeout: seconds for each question.
     """
@@ -85,6 +86,7 @@ class ExpectedBroker:
     paused: frozenset[str] = frozenset()
     shards: Mapping[str, Shards] = field(default_factory=dict)
     agreements: Mapping[str, Agreement] = field(default_factory=dict)
+    are_tables_known: bool = True
     management: str | None = None
     timeout: float = 3.0
 
@@ -142,23 +144,25 @@ class TableFacts:
     Attributes:
         routes: routing keys of messages in the outbox, and how many messages have each.
         types: queues of consumers that were seen lately, with the types of their handlers.
+        are_known: whether the tables could be read.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     agreements: Mapping[str, Agreement] = field(default_factory=dict)
+    are_known: bool = True
 
 
 async def read_facts(installation: Installation) -> TableFacts:
     """The facts about the broker in the tables; nothing if they cannot be read: the database's side says why."""
     if installation.engine is None:
-        return TableFacts()
+        return TableFacts(are_known=False)
     try:
         async with installation.engine.connect() as opened:
             return await opened.run_sync(lambda connection: _read(Database(connection, installation)))
     except (SQLAlchemyError, OSError):
-        return TableFacts()
+        return TableFacts(are_known=False)
 
 
 def _read(database: Database) -> TableFacts:
@@ -189,6 +193,7 @@ def with_facts(subject: ExpectedBroker, facts: TableFacts) -> ExpectedBroker:
         shards=shards,
         agreements=facts.agreements,
         routes=facts.routes,
+        are_tables_known=facts.are_known,
         paused=facts.paused.union(*split),
     )
 

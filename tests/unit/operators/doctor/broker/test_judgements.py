@@ -55,6 +55,25 @@ def test_nothing_passes_that_was_not_read_since_the_broker_left_in_the_middle():
     assert set(codes(checks.of_connection(interrupted))) == {"not-checked"}
 
 
+def test_a_queue_is_not_called_unknown_if_the_tables_could_not_be_read():
+    other = QueueReport("billing", "quorum", {}, messages_ready=1)
+    bound = [Bound("outboxkit", "billing", "queue", "OrderPlaced")]
+    unread = with_facts(replace(EXPECTED, queues=()), TableFacts(are_known=False))
+    seen = replace(look(queues={"billing": other}, bindings=bound), expected=unread)
+    texts = [each.what for each in checks.of_consumers(seen)]
+    assert len(texts) == 1
+    assert "could not be read" in texts[0]
+    assert "No consumer" not in texts[0]
+
+
+def test_queues_with_the_same_handlers_are_told_as_a_possible_mistake():
+    facts = TableFacts(types={"biling": ("OrderPlaced",), "billing": ("OrderPlaced",), "mail": ("MailSent",)})
+    depths = {name: Depth(1, 0) for name in facts.types}
+    seen = replace(look(), expected=with_facts(replace(EXPECTED, queues=()), facts), depths=depths)
+    texts = [each.what for each in checks.of_consumers(seen)]
+    assert [("mistake" in text, "mail" in text) for text in texts] == [(True, False), (True, False), (False, True)]
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [
