@@ -142,7 +142,7 @@ async def test_a_broker_that_does_not_answer_leaves_time_for_the_next(monkeypatc
     class Impatient(aio_pika.Connection):
         async def connect(self, timeout: float | None = None) -> None:
             waited.append(timeout)
-            await super().connect(timeout=0.05)
+            await super().connect(timeout=1)
 
     monkeypatch.setattr(aio_pika, "Connection", Impatient)
     with socket.create_server(("127.0.0.1", 0)) as silent:
