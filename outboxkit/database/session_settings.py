@@ -30,6 +30,10 @@ class GuardedEnd(NamedTuple):
     refusal: Callable[[Exception], Exception]
 
 
+RESET_ALONE = GuardedEnd("", lambda error: error)
+"""The end of a transaction that has no guard to lift."""
+
+
 def set_in_sessions(engine: Engine, **parameters: str) -> None:
     """Set these parameters of PostgreSQL in every session of the engine: at its start, and after each handler."""
     if engine in _SETTINGS:

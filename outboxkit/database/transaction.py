@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlalchemy import Connection, event, select
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from outboxkit import statements
 from outboxkit.database import silence
-from outboxkit.database.session_settings import GuardedEnd
+from outboxkit.database.session_settings import RESET_ALONE, GuardedEnd
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import TransactionRequired
 from outboxkit.errors.sqlstates import ABORTED, NO_END, sqlstate_of
@@ -130,7 +130,16 @@ class HandlerSession(Session):
     """The session of a worker for one transaction of handlers, which it commits right after them."""
 
 
-event.listen(HandlerSession, "before_commit", _refuse_commit)  # once: to listen to each session costs 25 us
+def _reset_at_end(session: Session, _: SessionTransaction, connection: Connection) -> None:
+    """Have what a handler begins, after it has ended the session's transaction, reset the session with its end too."""
+    driver: Any = connection.connection.driver_connection
+    if session.info.get(_KEY) is not None and hasattr(driver, "ending"):
+        driver.ending = driver.ending or RESET_ALONE
+
+
+# Once: to listen to each session costs 25 us.
+event.listen(HandlerSession, "before_commit", _refuse_commit)
+event.listen(HandlerSession, "after_begin", _reset_at_end)
 
 
 @contextmanager
@@ -253,13 +262,13 @@ def guard_until_end(session: Session, connection: Connection, transaction: str |
     is_ours = _is_workers(session, driver)
     if is_ours:
         driver.patience = silence.HANDLER_PATIENCE
-        driver.ending = driver.ending or GuardedEnd("", lambda error: error)
+        driver.ending = driver.ending or RESET_ALONE
     connection.info[_GUARDED] = root
     try:
         yield
     except (Exception, asyncio.CancelledError):
         if is_ours and not (connection.closed or connection.invalidated):  # else the driver's is another one's by now
-            driver.ending = GuardedEnd("", lambda error: error)  # again: a ROLLBACK at the driver has taken it
+            driver.ending = RESET_ALONE  # again: a ROLLBACK at the driver has taken it
         raise
     finally:
         if is_ours:

@@ -269,6 +269,29 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
 
 
 @pytest.mark.parametrize("place", PLACES)
+async def test_what_a_handler_commits_after_a_rollback_of_its_session_is_reset_too(
+    async_pg_engine: AsyncEngine, broker: PlainClient, place: Place
+):
+    """The session begins another transaction, whose handler is the only one that knows of it."""
+
+    @inbox_handler("Leaves", batch=place.startswith("batch"))
+    def leaves(session: Session, event: Ordered) -> None:
+        if event.number == 0:
+            session.rollback()
+            sql("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")(session)
+            sql("COMMIT AND CHAIN")(session)
+        else:
+            note(session, f"order {event.number}")
+
+    async with consume(async_pg_engine, broker, place, leaves, ConsumerPolicy(max_attempts=1)) as consumer:
+        publish(broker, 0, "m0")
+        await consumer.reaches(dead=1)
+        for number in range(1, 4):
+            publish(broker, number, f"m{number}")
+        await consumer.reaches(dead=1, processed=3)
+
+
+@pytest.mark.parametrize("place", PLACES)
 async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
 ):
