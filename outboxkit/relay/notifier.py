@@ -2,8 +2,7 @@
 
 While a relay is registered in `outboxkit_listener`, an insert into the outbox notifies: a NOTIFY, which takes a lock of
 the whole server at commit. A busy relay is not registered, so that no writer pays. A fallback poll finds what no
-notification announces: a transaction that inserted before the listener was registered, a pooler that swallows
-notifications.
+notification announces, such as a transaction that inserted before the listener was registered.
 
 Only relays of the destination `default` listen: the trigger knows nothing of destinations. Relays of others poll.
 """
@@ -21,7 +20,7 @@ from typing import Any
 import psycopg
 import structlog
 from sqlalchemy import Executable, func, select
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
@@ -36,8 +35,6 @@ LONGEST_IDLE_SECONDS = 15.0
 """The longest wait. The claim that follows it may also find rows below the floor."""
 LASTS_SECONDS, RENEW_SECONDS = 15.0, 5.0
 """A listener's row expires after 15 s, so inserts notify that long for a killed relay. It is renewed every 5 s."""
-TEST_SECONDS, RETEST_SECONDS = 1.0, 60.0
-"""The test of notifications waits 1 s for its own one. If none arrives, the test is repeated after 60 s."""
 BURST_GAP_SECONDS, BURST_TURNS, LONG_BURST_SECONDS, LONG_BURST_TURNS = 0.002, 20, 0.1, 3
 """A burst is 20 turns without a wait of 2 ms between them, or 3 turns if they span over 100 ms."""
 CAUGHT_UP_SECONDS = 0.1
@@ -49,8 +46,8 @@ BURST_SECONDS, BURST_WAITS = 2.0, (0.005, 0.02)
 class Listener:
     """A connection that listens, and the row by which inserts know that it does. PostgreSQL on psycopg only.
 
-    Args:
-        engine: gives the connection, and the one of the test that notifications arrive.
+    Attributes:
+        is_notified: whether inserts notify a registered listener, as far as it is known.
     """
 
     def __init__(self, engine: AsyncEngine, *, monotonic: Callable[[], float]) -> None:
@@ -61,21 +58,24 @@ class Listener:
         self._name = f"{socket.gethostname()[:200]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._connection: AsyncConnection | None = None
         self._channel = ""
-        self._tested_at = self._registered_at = float("-inf")
+        self._registered_at = float("-inf")
         self._has_warned = False
         self._something_to_do = statements.notifier.something_to_do()
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
-        """Open the connection that listens, and test whether notifications arrive there: `is_notified`."""
-        if self._connection is None:
-            self._connection = await self._engine.connect()
-            await self._connection.execution_options(isolation_level="AUTOCOMMIT")
-            await self._execute(select(func.set_config("application_name", RELAY_LISTENER, False)))  # noqa: FBT003 - SQL's own
-            await self._execute(statements.notifier.forget_listeners())
-            await self._test()
-        elif not self.is_notified and self._monotonic() - self._tested_at > RETEST_SECONDS:
-            await self._test()
+        """Open the connection that listens, and ask the server whether inserts notify: `is_notified`."""
+        if self._connection is not None:
+            return
+        self._connection = await self._engine.connect()
+        await self._connection.execution_options(isolation_level="AUTOCOMMIT")
+        await self._execute(select(func.set_config("application_name", RELAY_LISTENER, False)))  # noqa: FBT003 - SQL's own
+        await self._execute(statements.notifier.forget_listeners())
+        self._channel, self.is_notified = (await self._execute(statements.notifier.channel())).one()
+        if not self.is_notified and not self._has_warned:
+            self._has_warned = True
+            why = "the server allows prepared transactions, which a notification would make fail"
+            self._log.warning("commits cannot wake this relay, it polls", reason=why)
 
     async def register(self) -> None:
         """Listen, and register as a listener, for which inserts notify; at most once in `RENEW_SECONDS`."""
@@ -121,41 +121,10 @@ class Listener:
     async def _notified(self, seconds: float) -> bool:
         try:
             async with aclosing(self._driver().notifies(timeout=seconds, stop_after=1)) as heard:
-                return any([notification.payload == "" async for notification in heard])
+                return bool([each async for each in heard])
         except psycopg.Error:
             await self._disconnect()
             return True
-
-    async def _test(self) -> None:
-        self.is_notified, self._tested_at = False, self._monotonic()
-        self._channel, may_notify = (await self._execute(statements.notifier.channel())).one()
-        if may_notify:
-            await self._execute(statements.notifier.listen(self._channel))
-            self.is_notified = await self._arrives(secrets.token_hex(8))
-            if not self.is_notified:
-                await self._execute(statements.notifier.stop_listening())
-        if not self.is_notified and not self._has_warned:
-            self._has_warned = True
-            why = (
-                "notifications do not arrive: a pooler in transaction mode swallows them"
-                if may_notify
-                else "the server allows prepared transactions, which a notification would make fail"
-            )
-            self._log.warning("commits cannot wake this relay, it polls", reason=why)
-
-    async def _arrives(self, payload: str) -> bool:
-        async with self._engine.connect() as other:
-            await other.execute(statements.notifier.notify(), {"channel": self._channel, "payload": payload})
-            await other.commit()
-        try:
-            async with aclosing(self._driver().notifies(timeout=TEST_SECONDS)) as heard:
-                async for notification in heard:
-                    if notification.payload == payload:
-                        return True
-        except psycopg.Error as broken:
-            await self._disconnect()
-            raise OperationalError("LISTEN", None, broken, connection_invalidated=True) from broken
-        return False
 
     async def _execute(self, statement: Executable, **parameters: object) -> Any:
         async with self._used() as connection:
@@ -189,8 +158,7 @@ class Listener:
 class Notifier:
     """The wait of an idle relay: for a notification, the time of a delayed message, or a fallback poll.
 
-    On SQLite, with another driver than psycopg, for a destination but `default`, or if notifications do not arrive, it
-    polls.
+    On SQLite, for a destination but `default`, or if inserts must not notify, it polls.
 
     Args:
         poll_interval: how long a relay waits if no notification can wake it.

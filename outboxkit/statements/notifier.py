@@ -47,11 +47,6 @@ def stop_listening() -> TextClause:
     return text("UNLISTEN *")
 
 
-def notify() -> Select[Any]:
-    """Notify a channel. PostgreSQL only. Parameters: channel, payload. Locks: one for the whole server, at commit."""
-    return select(func.pg_notify(bindparam("channel", type_=String), bindparam("payload", type_=String)))
-
-
 def register_listener() -> Insert:
     """Register a listener, or renew it, for so many seconds from now by the database's clock. PostgreSQL only.
 

@@ -124,12 +124,12 @@ def resident() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def swallow_listen(engine: AsyncEngine) -> None:
-    """Do as a pooler does that gives connections out for a transaction: nothing is heard on them."""
+def forbid_notifying(engine: AsyncEngine) -> None:
+    """Answer as a server does that allows prepared transactions: inserts must not notify there, and the relay polls."""
 
     @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
-    def _swallow(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
-        return ("SELECT 1" if statement.startswith("LISTEN") else statement), parameters
+    def _answer(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
+        return ("SELECT '', false" if "max_prepared_transactions" in statement else statement), parameters
 
 
 def say(what: object) -> None:
@@ -142,7 +142,7 @@ async def main() -> None:
     engine = process.relay_engine(orders.database_url, publish_timeout=timedelta(seconds=10))
     sent = StatementsSent(engine) if orders.trace else None
     if not orders.listen:
-        swallow_listen(engine)
+        forbid_notifying(engine)
     inner = process.publisher(orders.broker_url, exchange=orders.exchange, timeout=timedelta(seconds=10))
     publisher = Watched(inner, report, ids=orders.ids)
     relay = Relay(

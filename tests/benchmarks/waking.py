@@ -19,7 +19,7 @@ from tests.benchmarks.running_relay import Report
 
 MESSAGES_A_SECOND = 100
 SETTLE_SECONDS = 2.5
-"""Until an idle relay has tested whether notifications arrive, and has fallen asleep."""
+"""Until an idle relay listens, and has fallen asleep."""
 
 
 @contextmanager

@@ -10,9 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-import structlog
-from sqlalchemy import Engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.database.session_names import RELAY_LISTENER
@@ -20,7 +18,6 @@ from outboxkit.relay import notifier as module
 from outboxkit.relay.notifier import Notifier
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import what_is_away
-from tests.support.deaf_proxy import DeafProxy
 from tests.support.pages import libpq
 from tests.support.polling import eventually, eventually_async
 
@@ -116,24 +113,6 @@ async def test_stop_ends_the_wait_and_close_removes_the_row(idle: Notifier, pg_e
     eventually(lambda: ask(pg_engine, f"SELECT count(*) {CONNECTIONS}"), lambda count: count == 0)
 
 
-async def test_a_connection_that_ends_while_it_is_tested_is_an_outage(
-    idle: Notifier, relay_engine: AsyncEngine, pg_engine: Engine
-):
-    @event.listens_for(relay_engine.sync_engine, "before_cursor_execute")
-    def end_it(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if "pg_notify" in statement:
-            ask(pg_engine, f"SELECT pg_terminate_backend(pid) {CONNECTIONS}")
-            eventually(lambda: ask(pg_engine, f"SELECT count(*) {CONNECTIONS}"), lambda count: count == 0)
-
-    with pytest.raises(DBAPIError) as ended:
-        await idle.wait(asyncio.Event())
-    assert what_is_away(ended.value) == "database"
-    event.remove(relay_engine.sync_engine, "before_cursor_execute", end_it)
-    waiting, stop = await listening(idle, pg_engine)
-    stop.set()
-    await waiting
-
-
 async def test_a_row_whose_trigger_ran_before_the_registration_is_found_by_the_fallback_poll(
     relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
 ):
@@ -213,25 +192,3 @@ async def test_a_database_that_is_away_is_an_outage():
     await notifier.busy()
     await notifier.close()
     await engine.dispose()
-
-
-async def test_where_notifications_are_swallowed_it_polls(postgresql_url: str, pg_engine: Engine, writer: Writer):
-    target = make_url(postgresql_url)
-    proxy = DeafProxy(str(target.host), int(target.port or 5432))
-    through = target.set(host="127.0.0.1", port=proxy.port).update_query_dict({"sslmode": "disable"})
-    engine = process.engine(through.render_as_string(hide_password=False), name="relay")
-    notifier = Notifier(engine, poll_interval=timedelta(milliseconds=50), fallback_poll=HOUR)
-    with structlog.testing.capture_logs() as logged:
-        waiting = asyncio.create_task(notifier.wait(asyncio.Event()))
-        await eventually_async(lambda: asyncio.sleep(0, bool(logged)))
-        assert ask(pg_engine, LISTENERS) == 0
-        assert not waiting.done()
-        writer.execute(INSERT.format("", ""))
-        async with asyncio.timeout(60):
-            await waiting
-        await notifier.wait(asyncio.Event())
-    await notifier.close()
-    await engine.dispose()
-    proxy.close()
-    assert [line["log_level"] for line in logged] == ["warning"]
-    assert "notifications do not arrive" in logged[0]["reason"]

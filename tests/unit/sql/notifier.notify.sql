@@ -1,1 +1,0 @@
-SELECT pg_notify(:channel, :payload) AS pg_notify_1;
