@@ -16,8 +16,7 @@ from outboxkit.brokers import Publisher, Receipt
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
 from outboxkit.brokers.rabbitmq.confirms import Loss
-from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
-from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
+from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, SerializedRoutes, blames_a_message
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser
 from outboxkit.codec.envelopes.cloudevents import as_cloud_event
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
@@ -65,7 +64,7 @@ class RabbitPublisher(Publisher):
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._parser = ConfirmParser()
         self._channel: ConfirmChannel | None = None
-        self._clock, self._opened_at = clock, float("-inf")
+        self._clock, self._opened_at, self._warned_at = clock, float("-inf"), float("-inf")
         self._serialized = SerializedRoutes(clock)
         self._candidates = NO_CANDIDATES
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
@@ -123,9 +122,15 @@ class RabbitPublisher(Publisher):
             with self._naming_rights():
                 raise BrokerRefused(f"cannot publish: this user may not: {loss.reason}", kind="right")
         receipts = plan.finish(reason)
-        for warning in self._serialized.nacked.take_warnings():
-            self._log.warning("broker takes no messages of a route, they wait", reason=warning)
+        self._warn_of_held_routes()
         return receipts
+
+    def _warn_of_held_routes(self) -> None:
+        """Log one of the routes that are held after nacks, and their number, at most once a minute."""
+        held, now = self._serialized.nacked.held(), self._clock()
+        if held and now - self._warned_at >= defaults.REMIND_SECONDS:
+            self._warned_at, reason = now, next(iter(held.values()))
+            self._log.warning("broker takes no messages of a route, they wait", reason=reason, routes=len(held))
 
     async def close(self) -> None:
         """Disconnect. A later `connect` opens a new connection."""

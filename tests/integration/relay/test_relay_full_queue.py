@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import tables
-from outboxkit.brokers.rabbitmq import RabbitPublisher, routes
+from outboxkit.brokers.rabbitmq import RabbitPublisher, plan
 from outboxkit.relay import RelayPolicy
 from tests.integration.relay.recording import add, relay, rows, running
 from tests.support.plain_client import QUORUM, PlainClient
@@ -18,7 +18,7 @@ from tests.support.polling import eventually_async
 async def test_a_full_queue_is_waited_for_while_others_flow(
     pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(routes, "NACK_DELAYS", (0.0, 0.05, 0.1))
+    monkeypatch.setattr(plan, "NACK_DELAYS", (0.0, 0.05, 0.1))
     broker.bind("Ordered", arguments=QUORUM | {"x-max-length": 5, "x-overflow": "reject-publish"})
     other = broker.bind("other", queue=f"{broker.queue}-other")
     ids = [add(pg_engine, number, key=f"key-{number % 3}")[0] for number in range(60)]

@@ -14,8 +14,7 @@ from pamqp import commands, frame
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import channel
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
-from outboxkit.brokers.rabbitmq.plan import PublishPlan
-from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
+from outboxkit.brokers.rabbitmq.plan import PublishPlan, SerializedRoutes
 from tests.unit.shop import message
 
 

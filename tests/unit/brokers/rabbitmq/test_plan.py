@@ -12,8 +12,7 @@ from outboxkit import Message
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import plan
 from outboxkit.brokers.rabbitmq.confirms import Loss
-from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, Candidates, PublishPlan, blames_a_message
-from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
+from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, Candidates, PublishPlan, SerializedRoutes, blames_a_message
 from tests.unit.shop import message
 
 TOO_LARGE = Loss(406, "PRECONDITION_FAILED - too large", connection_too=False)

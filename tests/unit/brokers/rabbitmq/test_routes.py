@@ -1,20 +1,85 @@
-"""What nacks mean for a route and for the connection, decided with a clock that stands."""
+"""What is remembered of routes, by a clock that stands: by what the next group of a batch may hold, and by nacks."""
 
 import pytest
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq import routes
+from outboxkit.brokers.rabbitmq import plan as module
 from outboxkit.brokers.rabbitmq.confirms import NACKED
-from outboxkit.brokers.rabbitmq.plan import PublishPlan
-from outboxkit.brokers.rabbitmq.routes import NACK_DELAYS, NackedRoutes, SerializedRoutes
+from outboxkit.brokers.rabbitmq.plan import NACK_DELAYS, NackedRoutes, PublishPlan, SerializedRoutes, route_of
+from tests.unit.brokers.rabbitmq.test_plan import Clock, confirm_all
 from tests.unit.shop import message
 
 
-class Clock:
-    now = 1000.0
+def test_a_nack_serializes_all_routes_for_a_while():
+    clock = Clock()
+    serialized = SerializedRoutes(clock)
+    confirm_all(serialized)
+    serialized.record_nack()
+    assert serialized.among({"good", "lost"}) == {"good", "lost"}
+    clock.now += module.SERIALIZED_SECONDS + 1
+    assert serialized.among({"good", "lost"}) == set()
 
-    def __call__(self) -> float:
-        return self.now
+
+def test_a_routing_key_that_the_probe_did_not_have_is_probed_itself():
+    serialized = SerializedRoutes(Clock())
+    serialized.record_confirm("good")
+    keyed = [message(id=str(n), key=topic, topic=topic) for n, topic in enumerate(["good", "lost", "good", "lost"])]
+    assert PublishPlan(keyed, serialized).next_group() == [0, 1, 2]
+
+
+def test_a_new_connection_has_no_confirmed_route():
+    serialized = SerializedRoutes(Clock())
+    confirm_all(serialized)
+    serialized.reset_confirmed()
+    assert PublishPlan([message(id=str(n), key="one") for n in range(3)], serialized).next_group() == [0]
+
+
+def test_a_return_serializes_its_route_only_and_for_a_while():
+    clock = Clock()
+    serialized = SerializedRoutes(clock)
+    confirm_all(serialized)
+    serialized.record_return(route_of(message(topic="lost")))
+    batch_ = [message(id=str(n), key=topic, topic=topic) for n, topic in enumerate(["good", "good", "lost", "lost"])]
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
+    clock.now += module.SERIALIZED_SECONDS - 1
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
+    clock.now += 2
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2], "it has not been seen to arrive since"
+    serialized.record_confirm("lost")
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2, 3]
+
+
+def test_even_a_route_that_is_confirmed_again_stays_serialized_for_a_while():
+    clock = Clock()
+    serialized = SerializedRoutes(clock)
+    confirm_all(serialized)
+    serialized.record_return(route_of(message(topic="lost")))
+    serialized.record_confirm("lost")
+    batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
+    clock.now += module.SERIALIZED_SECONDS - 1
+    assert PublishPlan(batch_, serialized).next_group() == [0]
+    clock.now += 2
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
+
+
+def test_more_routes_than_are_remembered_must_be_confirmed_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MAX_ROUTES", 2)
+    serialized = SerializedRoutes(Clock())
+    for route in "abc":
+        serialized.record_confirm(route)
+    assert serialized.among(set("abc")) == {"a", "b"}
+
+
+def test_a_queue_is_a_route_of_its_own():
+    serialized = SerializedRoutes(Clock())
+    serialized.record_confirm("OrderConfirmed")
+    to_queue = [message(id=str(n), key="one", queue="OrderConfirmed") for n in range(3)]
+    assert PublishPlan(to_queue, serialized).next_group() == [0]
+    serialized.record_return(route_of(to_queue[0]))
+    assert PublishPlan([message(id=str(n), key="one") for n in range(3)], serialized).next_group() == [0, 1, 2]
+    serialized = SerializedRoutes(Clock())
+    serialized.record_confirm(route_of(to_queue[0]))
+    assert PublishPlan(to_queue, serialized).next_group() == [0, 1, 2]
 
 
 class Publishing:
@@ -78,7 +143,6 @@ def test_what_a_new_connection_nacks_too_waits_longer_each_time_and_is_never_bla
     assert "on a new connection too: for routing key 'a' a queue is full, or has no leader" in str(
         publishing.receipts[1].reason
     )
-    assert len(publishing.serialized.nacked.take_warnings()) == 1, "told once a minute"
     publishing.publish("a", "b")
     assert (publishing.verdicts, publishing.groups) == (["postponed", "confirmed"], [["b"]]), "its pause is not over"
     assert publishing.wait().publish("a", "a").verdicts == ["confirmed"] * 2
@@ -113,14 +177,14 @@ def test_new_connections_are_far_apart_where_nacks_go_on():
         clock.now += 0.01
         opened += nacked.allow_reconnect()
     assert 10 < opened < 25
-    clock.now += routes.QUIET_SECONDS + 1
+    clock.now += module.QUIET_SECONDS + 1
     assert nacked.allow_reconnect()
-    clock.now += routes.RECONNECT_SECONDS * 1.01
+    clock.now += module.RECONNECT_SECONDS * 1.01
     assert nacked.allow_reconnect()
 
 
 def test_no_more_routes_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(routes, "MAX_ROUTES", 2)
+    monkeypatch.setattr(module, "MAX_ROUTES", 2)
     nacked = NackedRoutes(Clock())
     for route in "abc":
         nacked.record_nack(route, "full", retry_on_new_connection=True)
@@ -144,12 +208,3 @@ def test_the_first_nack_of_a_connection_serializes_keys_too():
     publishing.publish("a", "a", "a", "a", key="one", full=("a",), room=1)
     assert publishing.groups[:2] == [["a"], ["a"]]
     assert publishing.verdicts == ["confirmed", "postponed", "not sent", "not sent"]
-
-
-def test_warnings_of_endlessly_many_routes_take_no_more_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(routes, "MAX_ROUTES", 3)
-    nacked = NackedRoutes(Clock())
-    for number in range(8):
-        nacked.record_nack(f"r-{number}", f"reason {number}", retry_on_new_connection=False)
-        assert max(len(nacked._routes), len(nacked._warned_at)) <= 3
-    assert nacked.take_warnings() == [f"reason {number}" for number in range(8)]
