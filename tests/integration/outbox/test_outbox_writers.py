@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, delete, func, select, text, update
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 import outboxkit
@@ -84,19 +83,6 @@ def test_strict_order_makes_the_second_writer_of_a_key_wait(
     second.result()
     kept = [b'{"number":1}', b'{"number":3}'] if commit else []
     assert payloads(pg_engine) == [*kept, b'{"number":2}'], "the second was given its position before its turn"
-
-
-async def test_strict_order_holds_for_async_sessions_too(
-    pg_engine: Engine, async_pg_engine: AsyncEngine, thread: ThreadPoolExecutor
-):
-    async with AsyncSession(async_pg_engine) as early:
-        outbox.add(early, Moved(1), key="k")
-        await early.flush()
-        second = thread.submit(added(pg_engine, Moved(2), key="k"))
-        eventually(lambda: waiting(pg_engine), lambda found: found == 1)
-        await early.commit()
-    second.result()
-    assert payloads(pg_engine) == [b'{"number":1}', b'{"number":2}']
 
 
 def test_other_keys_and_other_events_do_not_wait(pg_engine: Engine):

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import BrokerUnavailable, Message, tables
+from outboxkit import Message, tables
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Relay
@@ -23,7 +23,6 @@ from tests.integration.relay.recording import (
     NOW,
     Recorder,
     add,
-    behind_proxy,
     count,
     fill,
     pipeline,
@@ -43,22 +42,6 @@ async def publisher(broker: PlainClient) -> AsyncIterator[RabbitPublisher]:
     await made.connect()
     yield made
     await made.close()
-
-
-async def test_a_broker_that_does_not_answer_counts_no_attempt(
-    pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
-):
-    broker.bind("Ordered")
-    add(pg_engine, 1, 2)
-    async with behind_proxy(broker.url) as (proxy, url):
-        publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(seconds=2))
-        await publisher.connect()
-        proxy.hold_server()
-        with pytest.raises(BrokerUnavailable, match="did not answer in time"):
-            await turn(async_pg_engine, publisher)
-        await publisher.close()
-    assert [(row.attempts, row.last_error, row.due_at) for row in rows(pg_engine)] == [(0, None, None)] * 2
-    assert broker.depth() == 2  # they had arrived: the inbox will see them twice
 
 
 class FaultyPublisher(Publisher):

@@ -259,22 +259,6 @@ def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after
     assert found.answered, "somebody is there: it is no outage"
 
 
-@pytest.mark.parametrize(("after", "delay"), [(None, 4), (2 * SECOND, 4), (60 * SECOND, 60)])
-def test_a_rejected_message_waits_as_long_as_was_asked_and_never_less_than_it_would(after, delay):
-    _, found = settled([(Receipt(Verdict.REJECTED, "500", after), 2, None, False)], RelayPolicy(backoffs=DELAYS))
-    assert [(row.attempts, row.failures, row.due_at) for row in found.failed] == [(3, 1, NOW + delay * SECOND)]
-
-
-@pytest.mark.parametrize(("dead_key", "parked"), [("park", True), ("continue", False)])
-def test_what_another_attempt_would_not_help_is_dead_at_once(dead_key, parked):
-    receipt = Receipt(Verdict.REJECTED, "404 Not Found", final=True)
-    _, found = settled([(receipt, 0, "k", False)], RelayPolicy(dead_key=dead_key))
-    assert [(row.reason, row.error, row.failures, row.parked) for row in found.dead] == [
-        (Reason.REJECTED, "rejected: 404 Not Found", 1, parked)
-    ]
-    assert (found.failed, found.blocked) == ([], {"k": PARKED} if parked else {})
-
-
 @pytest.mark.parametrize(("attempts", "failures"), [(LARGEST_ATTEMPTS - 1, 1), (LARGEST_ATTEMPTS, 0)])
 def test_attempts_grow_to_what_their_column_holds(attempts: int, failures: int):
     _, found = settled([(Receipt(Verdict.REJECTED, "no"), attempts, None, False)], RelayPolicy())

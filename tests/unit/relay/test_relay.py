@@ -106,6 +106,7 @@ async def test_an_error_of_the_publisher_takes_everything_back_and_the_relay_wai
     with pytest.raises(BrokerUnavailable, match="the publisher failed: ZeroDivisionError"):
         await bench.relay().drain(bench.stop, patience=SECOND / 1000)
     assert bench.rows() == before
+    assert bench.publisher.closed, "its connection may be in any state"
     with capture_logs() as said:
         running = asyncio.create_task(bench.relay().run(bench.stop))
         while not [line for line in said if line["event"] == "broker is away, waiting"]:

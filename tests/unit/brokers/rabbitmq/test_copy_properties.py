@@ -1,7 +1,6 @@
 """The properties of a copy: those of its message, byte by byte, with our delivery headers."""
 
 import struct
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Unwritable, copy_properties
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers
-from tests.unit.brokers.rabbitmq.test_to_message import MESSAGES, over_the_wire, published, read
+from tests.unit.brokers.rabbitmq.test_to_message import MESSAGES, published, read
 from tests.unit.shop import NOW
 
 ROOM = 131_064
@@ -146,9 +145,3 @@ def test_if_all_does_not_fit_the_largest_of_the_senders_headers_are_left_out():
 def test_delivery_headers_that_cannot_be_encoded_are_told():
     with pytest.raises(Unwritable, match="its delivery headers cannot be encoded"):
         copy_properties(*marshalled(), DeliveryHeaders(attempt=2**70), "t", room=ROOM)
-
-
-def test_a_moment_is_copied_as_it_was():
-    made = datetime(2026, 3, 4, tzinfo=UTC)
-    assert copied(*marshalled(timestamp=made)).timestamp == made
-    assert over_the_wire(Basic.Properties(timestamp=made)).timestamp == made
