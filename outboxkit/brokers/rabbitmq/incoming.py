@@ -10,7 +10,6 @@ from struct import Struct
 from typing import Protocol
 
 from aiormq.abc import AbstractChannel
-from pamqp import commands, frame
 
 from outboxkit.brokers.rabbitmq import connection, decode, taps
 from outboxkit.brokers.rabbitmq.decode import Properties
@@ -22,7 +21,6 @@ from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
 
-_Answer = asyncio.Future[RawDelivery | None]
 ACK, NACK, REQUEUE = 80, 120, 2
 _ANSWER = Struct(">BHIHHQBB")
 _SIZE = 13
@@ -64,7 +62,6 @@ class DeliveryChannel:
         self._acks = Acks(0)
         self._writer: asyncio.StreamWriter | None = None
         self._received: deque[RawDelivery] = deque()
-        self._gets: deque[tuple[_Answer, str]] = deque()
         self._changed = asyncio.Event()
         self._is_flush_scheduled = self._is_paused = False
         self._report_heartbeat: Callable[[], None] | None = None
@@ -74,7 +71,7 @@ class DeliveryChannel:
 
     @property
     def unacked(self) -> int:
-        """The number of deliveries that `next` and `get` returned and that are neither acked nor requeued."""
+        """The number of deliveries that `next` returned and that are neither acked nor requeued."""
         return self._acks.unacked - len(self._received)
 
     def is_unacked(self, tag: int) -> bool:
@@ -136,28 +133,6 @@ class DeliveryChannel:
         self._raise_if_lost()
         return self._received.popleft() if self.has_next else None
 
-    async def get(self, queue: str) -> RawDelivery | None:
-        """Basic.Get: the first message of a queue, or a delivery that is pushed meanwhile. None if the queue is empty.
-
-        No prefetch limits it.
-        """
-        delivery = self.next_nowait()
-        if delivery is not None:
-            return delivery
-        answer: _Answer = asyncio.get_running_loop().create_future()
-        self._gets.append((answer, queue))
-        self._write(frame.marshal(commands.Basic.Get(queue=queue), self._channel))
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and (delivery := answer.result()) is not None:
-                self._received.appendleft(delivery)  # it arrived in the same turn of the event loop
-            raise
-        except TimeoutError as error:
-            self.lose(f"the broker did not answer when {queue!r} was read")
-            raise self._lost_error() from error
-
     async def stop_receiving(self, channel: AbstractChannel, *queues: str) -> None:
         """Basic.Cancel for these queues. Requeues the pushed deliveries that still wait."""
         self._raise_if_lost()
@@ -213,39 +188,21 @@ class DeliveryChannel:
         self.stopped.set()
         self._changed.set()
         self._read_or_pause()
-        gets, self._gets = self._gets, deque()
-        for answer, _ in gets:
-            if not answer.done():
-                answer.set_exception(self._lost_error())
 
     def delivered(self, delivery: RawDelivery) -> None:
-        """A message has arrived. If the `get` that asked for it was cancelled, `next` returns it."""
+        """A message has arrived."""
         if self.lost is not None:
             return
         size = len(delivery.body) + HEADER_WEIGHT * len(delivery.properties_bytes)
         self._acks.record_delivery(delivery.tag, size)
         if self.is_full:
             self._read_or_pause()
-        if not delivery.consumer:
-            answer, delivery.consumer = self._gets.popleft()
-            if not answer.done():
-                answer.set_result(delivery)
-                return
-        elif (pending := next((answer for answer, _ in self._gets if not answer.done()), None)) is not None:
-            pending.set_result(delivery)  # the real answer may come behind more deliveries than may be unacked
-            return
         if self.stopped.is_set():
             with suppress(BrokerUnavailable):
                 self.nack(delivery.tag)
             return
         self._received.append(delivery)
         self._changed.set()
-
-    def empty(self) -> None:
-        """The queue of the oldest `get` is empty."""
-        answer, _ = self._gets.popleft()
-        if not answer.done():
-            answer.set_result(None)
 
     def closed(self, reason: str) -> None:
         """The broker has closed the channel."""

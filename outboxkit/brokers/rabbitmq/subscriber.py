@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -26,10 +27,11 @@ from outboxkit.runtime import urls
 from outboxkit.runtime.sources import Shards
 
 EMPTY_POLLS, POLL_SECONDS = 2, 0.05
-"""A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
+"""A queue counts as empty after so many polls in a row, at this interval. A message may be on its way meanwhile."""
 
 STALL_SECONDS = 30.0
 """After so long without a delivery a subscriber asks the broker whether messages wait."""
+STALLED = "messages wait in the queue, and the broker delivers none: was it deleted and made again?"
 STREAM_OFFSET = "x-stream-offset"
 KINDS = "Quorum and classic queues are accepted; bind one of them to the same exchange"
 
@@ -358,7 +360,7 @@ class RabbitSubscriber(Subscriber):
                 async with asyncio.timeout(STALL_SECONDS):
                     return await channel.next()
             is_waiting = await asyncio.shield(asyncio.ensure_future(self._has_waiting(channel)))
-        channel.lose("messages wait in the queue, and the broker delivers none: was it deleted and made again?")
+        channel.lose(STALLED)
         return await channel.next()
 
     async def _has_waiting(self, channel: DeliveryChannel) -> bool:
@@ -370,30 +372,23 @@ class RabbitSubscriber(Subscriber):
         return any([await self._depth(queue) for queue in self._sources])
 
     async def _next_or_none(self, channel: DeliveryChannel) -> RawDelivery | None:
-        """The next delivery; None if both queues were empty in two polls in a row."""
-        polls = 0
+        """The next delivery; None if both queues were empty in two polls in a row.
+
+        The channel of a queue that is not ordered is given up if messages wait for 30 s, and none is delivered.
+        """
+        polls, stalls_at = 0, time.monotonic() + STALL_SECONDS
         while (raw := channel.next_nowait()) is None and polls < EMPTY_POLLS and not self._is_exhausted(channel):
-            if self._queues.ordered:
-                await asyncio.sleep(POLL_SECONDS)
-                if channel.has_next:
-                    continue
-                polls = polls + 1 if await self._all_empty() else 0
-            elif (raw := await self._get(channel)) is not None:
-                break
-            else:
-                polls += 1
-                await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
+            if channel.has_next:
+                continue
+            polls = polls + 1 if await self._all_empty() else 0
+            if not polls and not self._queues.ordered and time.monotonic() > stalls_at:
+                channel.lose(STALLED)
         return raw
 
-    async def _get(self, channel: DeliveryChannel) -> RawDelivery | None:
-        for queue in reversed(self._sources):
-            if (raw := await channel.get(queue)) is not None:
-                return raw
-        return None
-
     def _is_exhausted(self, channel: DeliveryChannel) -> bool:
-        """Whether no delivery can come before one is acked. With a single active consumer there is no Basic.Get."""
-        return channel.is_full or channel.is_held or (self._queues.ordered and channel.unacked >= self._prefetch)
+        """Whether no delivery can come before one is acked."""
+        return channel.is_full or channel.is_held or channel.unacked >= self._prefetch
 
     async def _all_empty(self) -> bool:
         for queue in self._sources:
@@ -402,7 +397,7 @@ class RabbitSubscriber(Subscriber):
         return True
 
     async def _is_empty(self, queue: str) -> bool:
-        """Whether a queue with a single active consumer has no ready message.
+        """Whether a queue has no ready message.
 
         A broker that has lost the queue's leader reports neither messages nor consumers. There is a consumer: this one.
         """

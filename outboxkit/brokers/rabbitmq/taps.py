@@ -161,7 +161,7 @@ class ConfirmParser:
 
 
 _TAG = Struct(">QB")
-_DELIVER, _GET_OK, _GET_EMPTY = 60 << 16 | 60, 60 << 16 | 71, 60 << 16 | 72
+_DELIVER = 60 << 16 | 60
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class RawDelivery:
 
     Attributes:
         redelivered: whether the broker has delivered the message before, to any consumer.
-        consumer: the tag of the consumer that it was pushed to; empty for the answer to a Basic.Get.
+        consumer: the tag of the consumer that it was pushed to.
         routing_key: the one with which the message came into the queue.
         flags: which properties it has.
     """
@@ -189,10 +189,7 @@ class DeliveryListener(Protocol):
     """The receiver of the deliveries on one channel. An exception that it raises ends the connection."""
 
     def delivered(self, delivery: RawDelivery) -> None:
-        """Basic.Deliver or Basic.GetOk: a message, pushed or as the answer to a Basic.Get."""
-
-    def empty(self) -> None:
-        """Basic.GetEmpty: the queue has no message that is ready."""
+        """Basic.Deliver: a message."""
 
     def closed(self, reason: str) -> None:
         """The broker closes the channel or the whole connection."""
@@ -241,27 +238,18 @@ class DeliveryParser:
     def _take_method(self, buffer: bytes, offset: int, size: int) -> bool:
         payload = offset + PAYLOAD
         (number,) = _METHOD.unpack_from(buffer, payload)
-        if number == _DELIVER:
-            start = payload + 5
-            end = start + buffer[payload + 4]
-            self._begin(buffer[start:end].decode(), buffer, end)
-        elif number == _GET_OK:
-            self._begin("", buffer, payload + 4)
-        elif number == _GET_EMPTY:
-            self._listener.empty()
-        else:
+        if number != _DELIVER:
             self._notice_close(buffer, offset, size)
             return False
-        return True
-
-    def _begin(self, consumer: str, buffer: bytes, offset: int) -> None:
-        """Read the fields of both methods from this offset on: delivery tag, redelivered, exchange, routing key."""
-        tag, redelivered = _TAG.unpack_from(buffer, offset)
-        size_at = offset + 9
+        start = payload + 5
+        end = start + buffer[payload + 4]
+        tag, redelivered = _TAG.unpack_from(buffer, end)
+        size_at = end + 9
         size_at += buffer[size_at] + 1  # past the exchange
         routing_key = buffer[size_at + 1 : size_at + 1 + buffer[size_at]].decode(errors="backslashreplace")
-        self._incomplete = RawDelivery(tag, bool(redelivered & 1), consumer, routing_key)
+        self._incomplete = RawDelivery(tag, bool(redelivered & 1), buffer[start:end].decode(), routing_key)
         self._missing_bytes, self._body_parts = 1, []  # the header, which comes next, has the real size
+        return True
 
     def _take_header(self, delivery: RawDelivery, payload: bytes) -> None:
         _, _, self._missing_bytes, delivery.flags = _CONTENT.unpack_from(payload)

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.consumer import Consumer
 from outboxkit.runtime import compose, settings
 from tests.integration.consumer.running_consumer import Ordered
@@ -123,12 +124,14 @@ async def test_dropped_messages_are_taken_if_their_queue_is_there(broker: PlainC
 
 
 @pytest.mark.parametrize("wait", [True, False])
-async def test_a_stream_is_refused(broker: PlainClient, *, wait: bool):
+async def test_a_stream_is_refused(broker: PlainClient, monkeypatch: pytest.MonkeyPatch, *, wait: bool):
     broker.bind(arguments={"x-queue-type": "stream"})
     subscriber = existing(broker)
     await subscriber.connect()
     if not wait:
-        with pytest.raises(BrokerUnavailable, match="not supported by stream"):
+        monkeypatch.setattr(subscriber_module, "STALL_SECONDS", 0.5)
+        await asyncio.to_thread(lambda: broker.publish(b"{}", **MESSAGE))
+        with pytest.raises(BrokerUnavailable, match="the broker delivers none"):
             await subscriber.receive(wait=False)
         return
     receiving = asyncio.create_task(subscriber.receive())

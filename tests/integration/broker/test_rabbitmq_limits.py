@@ -47,21 +47,20 @@ def limited(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[None]:
     own_rabbitmq.execute("rabbitmqctl", "clear_policy", name)
 
 
-@pytest.mark.parametrize("wait", [True, False], ids=["pushed", "asked"])
-async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None, client: PlainClient, wait: bool):
+async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None, client: PlainClient):
     subscriber = subscriber_of(client)
     await subscriber.connect()
     publish(client, "poison")
     counts = []
     for _ in range(3):
-        delivery = await subscriber.receive(wait=wait)
+        delivery = await subscriber.receive()
         assert delivery is not None
         counts.append(delivery.redeliveries)
         assert not delivery.dropped
         await delivery.requeue()
     assert counts == [0, 1, 2]
     await eventually_async(lambda: arrived(client, f"{client.queue}.dead"))
-    dropped = await subscriber.receive(wait=wait)
+    dropped = await subscriber.receive()
     assert dropped is not None
     assert (dropped.dropped, dropped.redeliveries) == (True, 0)
     assert dropped.message == Message(

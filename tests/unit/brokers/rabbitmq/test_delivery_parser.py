@@ -25,9 +25,6 @@ class Log:
     def delivered(self, arrived: RawDelivery) -> None:
         self.heard.append(arrived)
 
-    def empty(self) -> None:
-        self.heard.append("empty")
-
     def closed(self, reason: str) -> None:
         self.heard.append(reason)
 
@@ -50,11 +47,6 @@ def pushed(tag: int, body: bytes, frame_max: int = 100, *, redelivered: bool = F
     return [frame.marshal(method, CHANNEL), *content(body, frame_max)]
 
 
-def asked(tag: int, body: bytes, frame_max: int = 100, *, redelivered: bool = False) -> list[bytes]:
-    method = commands.Basic.GetOk(tag, redelivered, "shop", "OrderConfirmed", 7)
-    return [frame.marshal(method, CHANNEL), *content(body, frame_max)]
-
-
 FOREIGN = [
     frame.marshal(each, channel)
     for each, channel in (
@@ -64,18 +56,20 @@ FOREIGN = [
         (ContentBody(b"x"), OTHER),
         (commands.Connection.Blocked("low on memory"), 0),
         (commands.Queue.DeclareOk("q", 1, 2), OTHER),
+        (commands.Basic.ConsumeOk("billing"), CHANNEL),
+        (commands.Basic.Cancel("billing"), CHANNEL),
     )
 ]
 BODIES = st.binary(max_size=350)
-ONE = st.tuples(st.sampled_from([pushed, asked]), BODIES, st.integers(1, 120), st.booleans())
+ONE = st.tuples(BODIES, st.integers(1, 120), st.booleans())
 
 
 @given(st.lists(ONE, max_size=5), st.data())
 def test_deliveries_arrive_whole_however_bytes_and_frames_are_cut_and_mixed(many: list[Any], data: st.DataObject):
     deliveries, log = listening()
     arriving, foreign = [], b""
-    for tag, (written, body, frame_max, redelivered) in enumerate(many, 1):
-        for each in written(tag, body, frame_max, redelivered=redelivered):
+    for tag, (body, frame_max, redelivered) in enumerate(many, 1):
+        for each in pushed(tag, body, frame_max, redelivered=redelivered):
             if data.draw(st.booleans()):  # another channel's frames may stand between any two of ours
                 arriving.append(between := data.draw(st.sampled_from(FOREIGN)))
                 foreign += between
@@ -87,18 +81,9 @@ def test_deliveries_arrive_whole_however_bytes_and_frames_are_cut_and_mixed(many
         rest = rest[cut:]
     assert passed == foreign
     assert [(a.tag, a.redelivered, a.consumer, a.routing_key, a.body) for a in log.heard] == [
-        (tag, redelivered, "billing" if written is pushed else "", "OrderConfirmed", body)
-        for tag, (written, body, _, redelivered) in enumerate(many, 1)
+        (tag, redelivered, "billing", "OrderConfirmed", body) for tag, (body, _, redelivered) in enumerate(many, 1)
     ]
     assert all((a.properties.message_id, a.properties.headers) == ("m-1", {"a": 1}) for a in log.heard)
-
-
-def test_an_empty_queue_says_so_and_other_answers_are_passed_on():
-    deliveries, log = listening()
-    passed = frame.marshal(commands.Basic.ConsumeOk("billing"), CHANNEL)
-    passed += frame.marshal(commands.Basic.Cancel("billing"), CHANNEL)
-    assert deliveries.feed(frame.marshal(commands.Basic.GetEmpty(), CHANNEL) + passed) == passed
-    assert log.heard == ["empty"]
 
 
 @pytest.mark.parametrize(

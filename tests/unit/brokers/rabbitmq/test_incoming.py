@@ -1,7 +1,6 @@
 """A channel on which deliveries arrive, without a broker: who gets what, and what is written when."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from pamqp import commands, frame
@@ -9,10 +8,8 @@ from pamqp import commands, frame
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq.incoming import MAX_UNACKED_BYTES, DeliveryChannel
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
-from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, asked, pushed
+from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, pushed
 from tests.unit.brokers.rabbitmq.written import Written
-
-EMPTY = frame.marshal(commands.Basic.GetEmpty(), CHANNEL)
 
 
 @pytest.fixture
@@ -28,9 +25,9 @@ def channel(written: Written) -> DeliveryChannel:
     return made
 
 
-def arrive(channel: DeliveryChannel, *tags: int, how: Any = pushed) -> None:
+def arrive(channel: DeliveryChannel, *tags: int) -> None:
     for tag in tags:
-        assert channel.parser.feed(b"".join(how(tag, b"body"))) == b""
+        assert channel.parser.feed(b"".join(pushed(tag, b"body"))) == b""
 
 
 async def test_what_is_pushed_is_received_in_its_order(channel: DeliveryChannel):
@@ -75,8 +72,6 @@ async def test_nothing_is_written_on_a_lost_channel(channel: DeliveryChannel, wr
             settle(2)
     with pytest.raises(BrokerUnavailable, match="first"):
         await channel.next()
-    with pytest.raises(BrokerUnavailable, match="first"):
-        await channel.get("billing")
     assert written.bytes == b""
 
 
@@ -95,49 +90,6 @@ async def test_an_end_of_the_channel_is_known_before_the_client_hears_of_it(chan
     assert channel.parser.feed(closing) == closing
     with pytest.raises(BrokerUnavailable, match="PRECONDITION_FAILED"):
         await waiting
-
-
-async def test_a_queue_is_asked_and_answers(channel: DeliveryChannel, written: Written):
-    asking = [asyncio.create_task(channel.get(queue)) for queue in ("billing", "billing.dead", "billing")]
-    await asyncio.sleep(0)
-    assert [each.queue for each in written.take()] == ["billing", "billing.dead", "billing"]
-    channel.parser.feed(b"".join(asked(1, b"one")) + b"".join(asked(2, b"two")) + EMPTY)
-    found = [await each for each in asking]
-    assert [each and (each.consumer, each.body) for each in found] == [
-        ("billing", b"one"),
-        ("billing.dead", b"two"),
-        None,
-    ]
-
-
-async def test_what_comes_for_one_that_no_longer_waits_is_for_the_next(channel: DeliveryChannel, written: Written):
-    leaving, staying = (asyncio.create_task(channel.get(queue)) for queue in ("billing.dead", "billing"))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    await asyncio.sleep(0)
-    channel.parser.feed(b"".join(asked(1, b"one")) + EMPTY)
-    assert await staying is None
-    found = await channel.get("billing")
-    assert found is not None
-    assert (found.tag, found.consumer) == (1, "billing.dead")
-
-
-async def test_no_answer_in_time_is_a_lost_channel(written: Written):
-    silent = DeliveryChannel(timeout=0, max_unacked_bytes=MAX_UNACKED_BYTES)
-    silent.writes_to(written)  # type: ignore[arg-type]
-    silent.listen(channel=CHANNEL)
-    with pytest.raises(BrokerUnavailable, match="did not answer when 'billing' was read"):
-        await silent.get("billing")
-    with pytest.raises(BrokerUnavailable):
-        silent.next_nowait()
-
-
-async def test_who_waits_for_an_answer_hears_of_the_end(channel: DeliveryChannel):
-    asking = asyncio.create_task(channel.get("billing"))
-    await asyncio.sleep(0)
-    channel.lose("gone")
-    with pytest.raises(BrokerUnavailable, match="gone"):
-        await asking
 
 
 class Channel:

@@ -5,6 +5,7 @@ from pamqp import commands
 
 from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
+from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
 
 
@@ -80,12 +81,21 @@ EMPTY, LEADERLESS, ONE = (0, 1), (0, 0), (1, 1)
         ([None, None, None, None], [EMPTY, LEADERLESS, EMPTY, EMPTY, EMPTY, EMPTY], None),
     ],
 )
-async def test_an_ordered_queue_is_empty_when_it_was_found_so_twice(
+async def test_a_queue_is_empty_when_it_was_found_so_twice(
     found: list[object], depths: list[tuple[int, int]], expected: object, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(subscriber_module, "POLL_SECONDS", 0)
-    ordered = Scripted("amqp://mq/", "billing", exchange="outboxkit", topics=[], ordered=True)
-    ordered._sources = ("billing", "billing.dead")
-    ordered.depths = depths[:]
-    assert await ordered._next_or_none(Pushed(*found)) == expected  # type: ignore[comparison-overlap,arg-type]
-    assert ordered.depths == []
+    for ordered in (True, False):
+        scripted = Scripted("amqp://mq/", "billing", exchange="outboxkit", topics=[], ordered=ordered)
+        scripted._sources = ("billing", "billing.dead")
+        scripted.depths = depths[:]
+        assert await scripted._next_or_none(Pushed(*found)) == expected  # type: ignore[comparison-overlap,arg-type]
+        assert scripted.depths == []
+
+
+async def test_messages_that_wait_and_are_never_delivered_end_the_channel(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subscriber_module, "STALL_SECONDS", -1)
+    scripted = Scripted("amqp://mq/", "billing", exchange=None, topics=[])
+    scripted._sources, scripted.depths = ("billing",), [ONE]
+    with pytest.raises(BrokerUnavailable, match="messages wait in the queue, and the broker delivers none"):
+        await scripted._next_or_none(DeliveryChannel(timeout=1, max_unacked_bytes=1000))
