@@ -38,6 +38,16 @@ class Clock:
         return self.now
 
 
+class Seconds:
+    """A clock of seconds that stands, too."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Publisher(MemoryPublisher):
     """The memory broker's publisher, whose connection can be lost and whose answers can be replaced."""
 
@@ -141,6 +151,11 @@ class Bench:
 
     def arrived(self) -> list[str]:
         return [kept.message.id for kept in self.publisher.broker.queue("billing", []).ready]
+
+
+@pytest.fixture
+def seconds() -> Seconds:
+    return Seconds()
 
 
 @pytest.fixture

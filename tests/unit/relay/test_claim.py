@@ -5,23 +5,8 @@ import pytest
 from outboxkit.relay import claim as module
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.order import Batch
-from tests.unit.relay.conftest import SECOND, Bench
+from tests.unit.relay.conftest import SECOND, Bench, Seconds
 from tests.unit.shop import NOW
-
-
-class Ticking:
-    """Seconds that pass only when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def seconds() -> Ticking:
-    return Ticking()
 
 
 def ids(batch: Batch) -> list[str]:
@@ -34,14 +19,14 @@ async def claimed(batches: Claimer) -> list[str]:
     return ids(batch)
 
 
-async def test_a_batch_is_in_position_order_whatever_its_rows_waited_for(bench: Bench, seconds: Ticking):
+async def test_a_batch_is_in_position_order_whatever_its_rows_waited_for(bench: Bench, seconds: Seconds):
     bench.add("new-1")
     bench.add("due-1", "due-2", deliver_at=NOW - SECOND)
     bench.add("new-2", "new-3")
     assert await claimed(Claimer(bench.async_engine, 4, monotonic=seconds)) == ["new-1", "due-1", "due-2", "new-2"]
 
 
-async def test_half_of_a_batch_is_for_rows_that_wait_for_nothing(bench: Bench, seconds: Ticking):
+async def test_half_of_a_batch_is_for_rows_that_wait_for_nothing(bench: Bench, seconds: Seconds):
     bench.add(*(f"due-{n}" for n in range(9)), deliver_at=NOW - SECOND)
     bench.add(*(f"new-{n}" for n in range(9)))
     found = await claimed(Claimer(bench.async_engine, 6, monotonic=seconds))
@@ -49,7 +34,7 @@ async def test_half_of_a_batch_is_for_rows_that_wait_for_nothing(bench: Bench, s
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 12])
-async def test_due_rows_fill_what_the_others_leave_and_none_comes_twice(bench: Bench, seconds: Ticking, size: int):
+async def test_due_rows_fill_what_the_others_leave_and_none_comes_twice(bench: Bench, seconds: Seconds, size: int):
     bench.add(*(f"due-{n}" for n in range(9)), deliver_at=NOW - SECOND)
     bench.add("new")
     found = await claimed(Claimer(bench.async_engine, size, monotonic=seconds))
@@ -58,7 +43,7 @@ async def test_due_rows_fill_what_the_others_leave_and_none_comes_twice(bench: B
     assert "new" in found
 
 
-async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, seconds: Ticking):
+async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, seconds: Seconds):
     bench.add(*(f"new-{n}" for n in range(9)))
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
@@ -68,14 +53,14 @@ async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, second
     assert "due" in await claimed(batches)
 
 
-async def test_a_claim_without_ready_rows_always_looks_for_due_rows(bench: Bench, seconds: Ticking):
+async def test_a_claim_without_ready_rows_always_looks_for_due_rows(bench: Bench, seconds: Seconds):
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
     bench.add("due", deliver_at=NOW - SECOND)
     assert await claimed(batches) == ["due"]
 
 
-async def test_where_due_rows_were_the_next_claim_looks_for_more(bench: Bench, seconds: Ticking):
+async def test_where_due_rows_were_the_next_claim_looks_for_more(bench: Bench, seconds: Seconds):
     bench.add("due", deliver_at=NOW - SECOND)
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     assert await claimed(batches) == ["due"]
@@ -83,7 +68,7 @@ async def test_where_due_rows_were_the_next_claim_looks_for_more(bench: Bench, s
     assert await claimed(batches) == ["due", "new"]
 
 
-async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(bench: Bench, seconds: Ticking):
+async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(bench: Bench, seconds: Seconds):
     bench.add("low", "high")
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     assert await claimed(batches) == ["low", "high"]
@@ -95,7 +80,7 @@ async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(benc
 
 
 @pytest.mark.parametrize("way", ["sweep", "reset"])
-async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds: Ticking, way: str):
+async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds: Seconds, way: str):
     bench.add("low", "high")
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
@@ -104,7 +89,7 @@ async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds
     assert await claimed(batches) == ["low", "high"]
 
 
-async def test_large_messages_make_small_batches(bench: Bench, seconds: Ticking, monkeypatch: pytest.MonkeyPatch):
+async def test_large_messages_make_small_batches(bench: Bench, seconds: Seconds, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BATCH_BYTES", 1000)
     bench.add(*(f"m-{n}" for n in range(9)), payload=b"x" * 500)
     batches = Claimer(bench.async_engine, 6, monotonic=seconds)
@@ -112,7 +97,7 @@ async def test_large_messages_make_small_batches(bench: Bench, seconds: Ticking,
     assert len(await claimed(batches)) == 2
 
 
-async def test_a_huge_message_still_makes_a_batch(bench: Bench, seconds: Ticking, monkeypatch: pytest.MonkeyPatch):
+async def test_a_huge_message_still_makes_a_batch(bench: Bench, seconds: Seconds, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BATCH_BYTES", 10)
     bench.add("a", "b", payload=b"x" * 500)
     batches = Claimer(bench.async_engine, 6, monotonic=seconds)
@@ -120,7 +105,7 @@ async def test_a_huge_message_still_makes_a_batch(bench: Bench, seconds: Ticking
     assert await claimed(batches) == ["a"]
 
 
-async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Ticking):
+async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Seconds):
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     batches._predecessors = None  # type: ignore[assignment]
     bench.add("a", key="k")

@@ -5,22 +5,15 @@ import logging
 from structlog.testing import capture_logs
 
 from outboxkit.relay.report import REPEAT_SECONDS, LimitedLog
+from tests.unit.relay.conftest import Seconds
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_the_same_warning_is_one_line_with_a_count_every_few_seconds():
-    clock = Clock()
-    log = LimitedLog("relay", monotonic=clock)
+def test_the_same_warning_is_one_line_with_a_count_every_few_seconds(seconds: Seconds):
+    log = LimitedLog("relay", monotonic=seconds)
     with capture_logs() as said:
         for number in range(15_000):
             log.say(logging.WARNING, "message not published", "T", "full", message_id=number, reason="full")
-            clock.now += 3 * REPEAT_SECONDS / 15_000
+            seconds.now += 3 * REPEAT_SECONDS / 15_000
         log.say(logging.ERROR, "message not published", "T", "gone", message_id="other")
         log.flush()
         log.flush(everything=True)

@@ -3,72 +3,61 @@
 from collections import Counter
 
 from outboxkit.relay.shares import ContendedKeys, Shares
+from tests.unit.relay.conftest import Seconds
 
 
-class Seconds:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_relays_that_stand_still_leave_their_shares_for_good():
+def test_relays_that_stand_still_leave_their_shares_for_good(seconds: Seconds):
     """Their transactions stay open, and are no new ones, however often they are seen."""
-    clock = Seconds()
-    shares = Shares(clock, 2)
+    shares = Shares(seconds, 2)
     shares.number = 9
     works = []
     for look in range(40):
         shares.saw([(1, "2/7"), (2, "3/9"), *([] if shares.stands_by else [(9, f"4/{look}")])])
         works.append(not shares.stands_by)
-        clock.now += 0.5
+        seconds.now += 0.5
     assert works == [False] * 4 + [True] * 36
 
 
-def test_a_relay_that_goes_on_has_its_share_again():
-    clock = Seconds()
-    shares = Shares(clock, 2)
+def test_a_relay_that_goes_on_has_its_share_again(seconds: Seconds):
+    shares = Shares(seconds, 2)
     shares.number = 9
     for number in (*([1] * 8), *range(2, 6)):
         shares.saw([(1, f"1/{number}"), (2, f"2/{number}")])
-        clock.now += 0.5
+        seconds.now += 0.5
     assert shares.stands_by
 
 
-def test_keys_that_stay_blocked_add_up_although_each_claim_meets_one():
+def test_keys_that_stay_blocked_add_up_although_each_claim_meets_one(seconds: Seconds):
     """A relay that froze holds them all, and each claim meets only some: the free message behind all of them waits."""
-    clock = Seconds()
-    contended = ContendedKeys(clock)
+    contended = ContendedKeys(seconds)
     sizes = []
     for _ in range(20):
         left_out = contended.keys()
         met = next(({each} for each in "abcd" if each not in left_out), set())
         sizes.append(len(left_out))
         contended.saw(10, Counter(dict.fromkeys(met, 10)))
-        clock.now += 0.4
+        seconds.now += 0.4
     assert max(sizes) == 4
 
 
-def test_many_keys_that_stay_blocked_add_up_too():
+def test_many_keys_that_stay_blocked_add_up_too(seconds: Seconds):
     """Several relays that froze hold 16 000 keys, of which a claim a second meets 2000."""
-    clock = Seconds()
-    contended = ContendedKeys(clock)
+    contended = ContendedKeys(seconds)
     held, is_free = [f"k{n}" for n in range(16_000)], False
     for _ in range(20):
         left_out = set(contended.keys())
         met = [key for key in held if key not in left_out][:2000]
         is_free = is_free or not met
         contended.saw(2000, Counter(met))
-        clock.now += 1.0
+        seconds.now += 1.0
     assert is_free
 
 
-def test_keys_are_left_out_for_a_moment_if_others_are_free_then():
-    clock = Seconds()
-    contended = ContendedKeys(clock)
+def test_keys_are_left_out_for_a_moment_if_others_are_free_then(seconds: Seconds):
+    contended = ContendedKeys(seconds)
     for _ in range(3):
         contended.saw(10, Counter(a=6))
     assert contended.keys() == ["a"]
     contended.saw(10, Counter())
-    clock.now += 0.3
+    seconds.now += 0.3
     assert contended.keys() == []
