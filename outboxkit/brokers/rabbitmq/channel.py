@@ -12,10 +12,9 @@ from aiormq.abc import ChannelFrame
 
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
+from outboxkit.brokers.rabbitmq.confirms import ConfirmParser, ConfirmTracker
 from outboxkit.brokers.rabbitmq.encode import Encoder, Unwritable
 from outboxkit.brokers.rabbitmq.plan import PublishPlan
-from outboxkit.brokers.rabbitmq.taps import ConfirmParser
 
 FIRST_WINDOW_BYTES, WINDOW_BYTES = 32 * 1024, 256 * 1024
 """Size of one write. The next one waits until the socket has taken most of it.

@@ -1,10 +1,23 @@
-"""Publisher confirms of one channel: acks, nacks, returns, and the end of the channel. Pure."""
+"""Publisher confirms of one channel: acks, nacks, returns, and the end of the channel, from the bytes on. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Protocol
 
+from pamqp import commands, frame
+
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, HEADER, METHOD
+from outboxkit.brokers.rabbitmq.taps import (
+    CHANNEL_CLOSE,
+    CONNECTION_CLOSE,
+    CONTENT_HEADER,
+    METHOD_NUMBER,
+    PAYLOAD,
+    FrameSplitter,
+)
 
 Receipts = list[Receipt | None]
 
@@ -152,3 +165,86 @@ class ConfirmTracker:
         if first <= self._lowest <= min(tag, last):
             self._lowest = tag + 1
         self._on_change()
+
+
+CONFIRM_SIZE = 13
+"""Bytes of an ack's or a nack's payload (section 1.8.3.13): class, method, delivery tag, bits."""
+_CONFIRM = Struct(">HHQB")
+_ACK, _NACK, _RETURN = (60, 80), (60, 120), 60 << 16 | 50
+_BLOCKED, _UNBLOCKED = 10 << 16 | 60, 10 << 16 | 61
+
+
+class ConfirmParser:
+    """A parser of the publisher confirms on one channel of a connection."""
+
+    def __init__(self) -> None:
+        self._tracker: ConfirmTracker | None = None
+        self._channel = 0
+        self._splitter = FrameSplitter(self._take)
+        self._return: commands.Basic.Return | None = None
+        self._return_id = ""
+        self._return_bytes = 0
+
+    def report_to(self, tracker: ConfirmTracker, *, channel: int) -> None:
+        """Report the confirms on this channel to `tracker` from now on."""
+        self._tracker, self._channel, self._return = tracker, channel, None
+
+    def feed(self, data: bytes) -> bytes:
+        """The frames for the client library. An incomplete frame is kept until the rest of it arrives."""
+        return self._splitter.feed(data)
+
+    def _take(self, kind: int, channel: int, size: int, buffer: bytes, offset: int) -> bool:
+        """The frame handler: it takes acks, nacks and returned messages, and only looks at closes and blocks."""
+        tracker = self._tracker
+        if tracker is None:
+            return False
+        if kind == METHOD:
+            if channel == self._channel and size == CONFIRM_SIZE:
+                class_, method, tag, bits = _CONFIRM.unpack_from(buffer, offset + PAYLOAD)
+                if (class_, method) == _ACK:
+                    tracker.ack(tag, multiple=bool(bits & 1))
+                    return True
+                if (class_, method) == _NACK:
+                    tracker.nack(tag, multiple=bool(bits & 1))
+                    return True
+            is_ours = channel in (0, self._channel)
+            return is_ours and self._take_method(tracker, buffer[offset : offset + size + FRAME_OVERHEAD])
+        if channel != self._channel or self._return is None:
+            return False
+        if kind == HEADER:
+            self._begin_return(buffer[offset + PAYLOAD : offset + PAYLOAD + size])
+        else:
+            self._return_bytes -= size
+        if self._return_bytes <= 0:
+            self._end_return(tracker)
+        return True
+
+    def _take_method(self, tracker: ConfirmTracker, data: bytes) -> bool:
+        (number,) = METHOD_NUMBER.unpack_from(data, PAYLOAD)
+        if number not in (_RETURN, CHANNEL_CLOSE, CONNECTION_CLOSE, _BLOCKED, _UNBLOCKED):
+            return False
+        method = frame.unmarshal(data)[2]
+        match method:
+            case commands.Basic.Return():
+                self._return = method
+                return True
+            case commands.Channel.Close():
+                tracker.closed(method.reply_code or 0, method.reply_text or "", connection_too=False)
+            case commands.Connection.Close():
+                tracker.closed(method.reply_code or 0, method.reply_text or "", connection_too=True)
+            case commands.Connection.Blocked():
+                tracker.blocked(method.reason or "")
+            case commands.Connection.Unblocked():
+                tracker.blocked(None)
+        return False
+
+    def _begin_return(self, payload: bytes) -> None:
+        _, _, self._return_bytes, flags = CONTENT_HEADER.unpack_from(payload)
+        self._return_id = decode.read_properties(flags, payload[CONTENT_HEADER.size :]).message_id or ""
+
+    def _end_return(self, tracker: ConfirmTracker) -> None:
+        method, self._return = self._return, None
+        if method is not None:
+            unbound = f"no queue is bound to exchange {method.exchange!r} for routing key {method.routing_key!r}"
+            missing = f"there is no queue {method.routing_key!r}"
+            tracker.returned(self._return_id, f"{method.reply_text}: {unbound}" if method.exchange else missing)

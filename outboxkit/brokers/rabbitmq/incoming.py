@@ -1,20 +1,28 @@
-"""Deliveries of RabbitMQ: the channel on which they arrive, each of them with its message, and their acks."""
+"""Deliveries of RabbitMQ: the bytes and the channel on which they arrive, each with its message, and their acks."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Protocol
 
 from aiormq.abc import AbstractChannel
+from pamqp import commands, frame
 
 from outboxkit.brokers.rabbitmq import connection, decode, taps
 from outboxkit.brokers.rabbitmq.decode import Properties
-from outboxkit.brokers.rabbitmq.encode import BASIC, END, METHOD
-from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
+from outboxkit.brokers.rabbitmq.encode import BASIC, END, FRAME_OVERHEAD, HEADER, METHOD
+from outboxkit.brokers.rabbitmq.taps import (
+    CHANNEL_CLOSE,
+    CONNECTION_CLOSE,
+    CONTENT_HEADER,
+    METHOD_NUMBER,
+    PAYLOAD,
+    FrameSplitter,
+)
 from outboxkit.codec.envelopes.envelope import Envelope, Malformed
 from outboxkit.codec.headers import FRESH, DeliveryHeaders, read_delivery_headers
 from outboxkit.errors import BrokerUnavailable
@@ -22,8 +30,8 @@ from outboxkit.message import Message
 from outboxkit.retry import delay_for
 
 ACK, NACK, REQUEUE = 80, 120, 2
-_ANSWER = Struct(">BHIHHQBB")
-_SIZE = 13
+_ANSWER, _TAG = Struct(">BHIHHQBB"), Struct(">QB")
+_SIZE, _DELIVER = 13, 60 << 16 | 60
 
 MAX_UNACKED_BYTES = 32 * 1024 * 1024
 """Limit of a process's unacked deliveries above which reading is paused: the prefetch limits their number, not size.
@@ -32,6 +40,101 @@ It is 32 times the largest payload that the outbox accepts by default. A single 
 """
 HEADER_WEIGHT = 32
 """Factor by which bytes of headers count: a table of small fields takes about so much more memory once decoded."""
+
+
+@dataclass(slots=True)
+class RawDelivery:
+    """A delivery as it is on the wire.
+
+    Attributes:
+        redelivered: whether the broker has delivered the message before, to any consumer.
+        consumer: the tag of the consumer that it was pushed to.
+        routing_key: the one with which the message came into the queue.
+        flags: which properties it has.
+    """
+
+    tag: int
+    redelivered: bool
+    consumer: str
+    routing_key: str
+    flags: int = 0
+    properties_bytes: bytes = b""
+    properties: Properties = field(default_factory=Properties)
+    body: bytes = b""
+
+
+class DeliveryParser:
+    """A parser of the deliveries on one channel of a connection. An exception of its listener ends the connection."""
+
+    def __init__(self, listener: "DeliveryChannel") -> None:
+        self._listener = listener
+        self._channel = -1
+        self._incomplete: RawDelivery | None = None
+        self._missing_bytes = 0
+        self._body_parts: list[bytes] = []
+        self.feed = FrameSplitter(self._take).feed
+
+    def listen(self, *, channel: int) -> None:
+        """Report the deliveries on this channel from now on."""
+        self._channel = channel
+
+    @property
+    def is_within_delivery(self) -> bool:
+        """Whether a delivery has begun, and its rest has not arrived."""
+        return self._incomplete is not None
+
+    def _take(self, kind: int, channel: int, size: int, buffer: bytes, offset: int) -> bool:
+        """The frame handler: it takes deliveries, and only looks at closes."""
+        if channel != self._channel:
+            if channel == 0 and kind == METHOD:
+                self._notice_close(buffer, offset, size)
+            return False
+        payload = offset + PAYLOAD
+        if kind == METHOD:
+            return self._take_method(buffer, offset, size)
+        if self._incomplete is None:
+            return False
+        if kind == HEADER:
+            self._take_header(self._incomplete, buffer[payload : payload + size])
+        else:
+            self._body_parts.append(buffer[payload : payload + size])
+            self._missing_bytes -= size
+        if self._missing_bytes <= 0:
+            self._end(self._incomplete)
+        return True
+
+    def _take_method(self, buffer: bytes, offset: int, size: int) -> bool:
+        payload = offset + PAYLOAD
+        (number,) = METHOD_NUMBER.unpack_from(buffer, payload)
+        if number != _DELIVER:
+            self._notice_close(buffer, offset, size)
+            return False
+        start = payload + 5
+        end = start + buffer[payload + 4]
+        tag, redelivered = _TAG.unpack_from(buffer, end)
+        size_at = end + 9
+        size_at += buffer[size_at] + 1  # past the exchange
+        routing_key = buffer[size_at + 1 : size_at + 1 + buffer[size_at]].decode(errors="backslashreplace")
+        self._incomplete = RawDelivery(tag, bool(redelivered & 1), buffer[start:end].decode(), routing_key)
+        self._missing_bytes, self._body_parts = 1, []  # the header, which comes next, has the real size
+        return True
+
+    def _take_header(self, delivery: RawDelivery, payload: bytes) -> None:
+        _, _, self._missing_bytes, delivery.flags = CONTENT_HEADER.unpack_from(payload)
+        delivery.properties_bytes = payload[CONTENT_HEADER.size :]
+        delivery.properties = decode.read_properties(delivery.flags, delivery.properties_bytes)
+
+    def _end(self, delivery: RawDelivery) -> None:
+        delivery.body = self._body_parts[0] if len(self._body_parts) == 1 else b"".join(self._body_parts)
+        self._incomplete, self._body_parts = None, []
+        self._listener.delivered(delivery)
+
+    def _notice_close(self, buffer: bytes, offset: int, size: int) -> None:
+        (number,) = METHOD_NUMBER.unpack_from(buffer, offset + PAYLOAD)
+        if number in (CHANNEL_CLOSE, CONNECTION_CLOSE):
+            method = frame.unmarshal(buffer[offset : offset + size + FRAME_OVERHEAD])[2]
+            assert isinstance(method, commands.Channel.Close | commands.Connection.Close)  # noqa: S101 - by its number
+            self._listener.closed(f"{method.reply_code} {method.reply_text}")
 
 
 class DeliveryChannel:

@@ -15,9 +15,8 @@ from outboxkit import defaults
 from outboxkit.brokers import Publisher, Receipt
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
-from outboxkit.brokers.rabbitmq.confirms import Loss
+from outboxkit.brokers.rabbitmq.confirms import ConfirmParser, Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, SerializedRoutes, blames_a_message
-from outboxkit.brokers.rabbitmq.taps import ConfirmParser
 from outboxkit.codec.envelopes.cloudevents import as_cloud_event
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
 from outboxkit.message import Message

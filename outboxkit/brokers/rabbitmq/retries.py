@@ -10,9 +10,9 @@ import structlog
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
-from outboxkit.brokers.rabbitmq.confirms import NACKED
+from outboxkit.brokers.rabbitmq.confirms import NACKED, ConfirmParser
 from outboxkit.brokers.rabbitmq.encode import copy_properties
-from outboxkit.brokers.rabbitmq.taps import ConfirmParser, RawDelivery
+from outboxkit.brokers.rabbitmq.incoming import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.errors import BrokerRefused, BrokerUnavailable

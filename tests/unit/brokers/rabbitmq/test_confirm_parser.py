@@ -11,7 +11,8 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, ConfirmParser
+from outboxkit.brokers.rabbitmq.confirms import ConfirmParser
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT
 
 CHANNEL, OTHER = 3, 4
 Heard = list[tuple[Any, ...]]

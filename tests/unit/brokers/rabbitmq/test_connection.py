@@ -15,8 +15,8 @@ from yarl import URL
 
 from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import connection, taps
-from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
-from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, ConfirmParser
+from outboxkit.brokers.rabbitmq.confirms import ConfirmParser, ConfirmTracker
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT
 from tests.servers.ports import free_ports
 
 SECRET = "hunter2"  # the tests look for it in every text

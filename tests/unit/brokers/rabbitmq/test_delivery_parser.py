@@ -10,7 +10,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
+from outboxkit.brokers.rabbitmq.incoming import DeliveryParser, RawDelivery
 
 CHANNEL, OTHER = 3, 4
 PROPERTIES = commands.Basic.Properties(message_id="m-1", message_type="T", headers={"a": 1})

@@ -15,8 +15,7 @@ from outboxkit import DecodeError, Message, Outcome
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Encoder, copy_properties
-from outboxkit.brokers.rabbitmq.incoming import HEADER_WEIGHT, RabbitDelivery
-from outboxkit.brokers.rabbitmq.taps import RawDelivery
+from outboxkit.brokers.rabbitmq.incoming import HEADER_WEIGHT, RabbitDelivery, RawDelivery
 from outboxkit.codec.envelopes import CloudEvents, reader_for
 from outboxkit.codec.envelopes.envelope import Malformed, read_with
 from outboxkit.codec.headers import MAX_DEPTH, MOST_ATTEMPTS, MOST_HANDLERS, carried

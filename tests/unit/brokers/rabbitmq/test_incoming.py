@@ -6,8 +6,7 @@ import pytest
 from pamqp import commands, frame
 
 from outboxkit import BrokerUnavailable
-from outboxkit.brokers.rabbitmq.incoming import MAX_UNACKED_BYTES, DeliveryChannel
-from outboxkit.brokers.rabbitmq.taps import RawDelivery
+from outboxkit.brokers.rabbitmq.incoming import MAX_UNACKED_BYTES, DeliveryChannel, RawDelivery
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, pushed
 from tests.unit.brokers.rabbitmq.written import Written
 
