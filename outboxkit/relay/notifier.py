@@ -107,9 +107,10 @@ class Listener:
         try:
             await asyncio.wait((listening, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            listening.cancel()
             stopping.cancel()
-            await asyncio.wait((listening, stopping))  # until the connection is free for the next statement
+            if not listening.done():
+                listening.cancel()
+                await asyncio.wait((listening,))  # until the connection is free for the next statement
         return not listening.cancelled() and listening.result()
 
     async def close(self) -> None:
