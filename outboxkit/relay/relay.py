@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 
@@ -288,7 +287,7 @@ class Relay:
                     waiting_since = self._now()
                     continue
                 before = totals.blocked
-                totals.blocked, totals.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
+                totals.blocked, totals.later = await outage.ride_out(lambda: self._count(as_of), stop) or (None, 0)
                 if before and totals.blocked and totals.blocked < before:  # another relay publishes
                     waiting_since = self._now()
                 if not totals.blocked or self._now() - waiting_since > patience:
@@ -298,7 +297,7 @@ class Relay:
         totals.paused = self._watch.current
         if stop.is_set() or totals.paused:  # an outage of its own: a database that answers ends no broker outage
             counting = self._new_outage()
-            totals.blocked, totals.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
+            totals.blocked, totals.later = await counting.ride_out(lambda: self._count(as_of), stop) or (None, 0)
             totals.away, totals.stopped = outage.words, stop.is_set()
         self._limited_log.flush(everything=True)
         await self.publisher.close()
@@ -325,13 +324,10 @@ class Relay:
         self._done.add(settlement)
         report(settlement, self._limited_log)
 
-    def _counter(self, as_of: datetime) -> Callable[[], Awaitable[tuple[int, int]]]:
+    async def _count(self, as_of: datetime) -> tuple[int, int]:
+        """The number of rows that are still due, and of those that wait for a later time."""
         parameters = {"destination": self.destination}
-
-        async def count() -> tuple[int, int]:
-            async with self.engine.connect() as connection:
-                blocked = (await connection.execute(statements.claim.count_due(as_of), parameters)).scalar_one()
-                later = (await connection.execute(statements.claim.count_later(as_of), parameters)).scalar_one()
-            return blocked, later
-
-        return count
+        async with self.engine.connect() as connection:
+            blocked = (await connection.execute(statements.claim.count_due(as_of), parameters)).scalar_one()
+            later = (await connection.execute(statements.claim.count_later(as_of), parameters)).scalar_one()
+        return blocked, later

@@ -160,11 +160,9 @@ class ConfirmChannel:
             message = plan.messages[index]
             try:
                 size += self.encoder.write(message, pieces)
-            except Unwritable as error:
-                plan.fail(index, Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {error}"))
-                continue
             except Exception as error:  # noqa: BLE001 - no content of one message may stop the others
-                plan.fail(index, Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {type(error).__name__}"))
+                reason = error if isinstance(error, Unwritable) else type(error).__name__
+                plan.fail(index, Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {reason}"))
                 continue
             ids.append(message.id)
             indexes.append(index)
