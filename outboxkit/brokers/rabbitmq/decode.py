@@ -184,15 +184,7 @@ def _text(data: bytes) -> str | bytes:
 _SIZES = dict(zip(b"tbBsuIilLfdDTV\0", (1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, 8, 0, 0), strict=True))
 """Bytes of a value by its type, for types of a fixed size. Values of the other types begin with their size."""
 _Read = Callable[[bytes, int], tuple[Any, int]]
-_DECODE_ERRORS = (
-    ValueError,
-    OverflowError,
-    OSError,
-    IndexError,
-    TypeError,
-    ArithmeticError,
-    error,
-)
+_DECODE_ERRORS = (ValueError, OSError, IndexError, TypeError, ArithmeticError, error)
 _FIELDS: tuple[tuple[int, str, _Read], ...] = (
     (0x8000, "content_type", _short),
     (0x4000, "content_encoding", _short),
