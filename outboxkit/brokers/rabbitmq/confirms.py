@@ -180,18 +180,14 @@ class ConfirmParser:
     def __init__(self) -> None:
         self._tracker: ConfirmTracker | None = None
         self._channel = 0
-        self._splitter = FrameSplitter(self._take)
         self._return: commands.Basic.Return | None = None
         self._return_id = ""
         self._return_bytes = 0
+        self.feed = FrameSplitter(self._take).feed
 
     def report_to(self, tracker: ConfirmTracker, *, channel: int) -> None:
         """Report the confirms on this channel to `tracker` from now on."""
         self._tracker, self._channel, self._return = tracker, channel, None
-
-    def feed(self, data: bytes) -> bytes:
-        """The frames for the client library. An incomplete frame is kept until the rest of it arrives."""
-        return self._splitter.feed(data)
 
     def _take(self, kind: int, channel: int, size: int, buffer: bytes, offset: int) -> bool:
         """The frame handler: it takes acks, nacks and returned messages, and only looks at closes and blocks."""
