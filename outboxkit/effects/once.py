@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
-from typing import Any, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,30 +15,29 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit.codec import payloads
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
-from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin_effect, give_up, new_run, record
+from outboxkit.effects.record import (
+    Begun,
+    Effect,
+    EffectOutcome,
+    EffectRun,
+    Errors,
+    OnUnknown,
+    begin_effect,
+    give_up,
+    new_run,
+    record,
+)
 from outboxkit.errors import ConfigurationError, EncodeError, InProgressElsewhere, Retry
 from outboxkit.telemetry import catalogue, metrics
 
+T = TypeVar("T")
 TIDY_SECONDS = 5
 """A run that failed or was cancelled may take so long to record it; else its lease runs out."""
 ASYNC_CALL = "effects.once: the call is async and the sessions are not: use an async_sessionmaker"
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A change in a transaction of its own, and how long it may take in a loop; None: as long as it takes."""
-
-    change: Callable[[Session], Any]
-    seconds: float | None = None
-
-
 class _NotBegun(ConfigurationError):
     """The call returned a coroutine, none of whose code has run."""
-
-
-CALL = None
-"""Instead of a change: make the call."""
-Writes = Generator[Write | None, Any, Effect]
 
 
 @overload
@@ -106,16 +104,43 @@ def once(
         )
     run = new_run(key, on_unknown, lease, (*certain, _NotBegun))
     if isinstance(session_factory, async_sessionmaker):
-        return _run_async(session_factory, _plan(run), call)
+        return _run_async(session_factory, run, call)
     if iscoroutinefunction(call):
         raise ConfigurationError(ASYNC_CALL)
-    return _run(session_factory, _plan(run), call)
+    return _run(session_factory, run, call)
 
 
-def _plan(run: EffectRun) -> Writes:
-    """The steps of a run, one after the other; the result of each comes back. The same for both colours."""
+def _run(factory: sessionmaker[Any], run: EffectRun, call: Callable[[], object]) -> Effect:
+    async def write(change: Callable[[Session], T], seconds: float | None = None) -> T:  # noqa: ARG001 - for a loop
+        with factory.begin() as session:
+            return change(session)
+
+    async def make() -> object:
+        return _plain(call())
+
     try:
-        begun: Begun = yield Write(partial(begin_effect, run=run))
+        _once(run, write, make).send(None)  # nothing in it waits, so it ends at once
+    except StopIteration as end:
+        return cast("Effect", end.value)
+    raise AssertionError("a plain run has waited")
+
+
+async def _run_async(factory: async_sessionmaker[AsyncSession], run: EffectRun, call: Callable[[], Any]) -> Effect:
+    async def write(change: Callable[[Session], T], seconds: float | None = None) -> T:
+        async with asyncio.timeout(seconds), factory.begin() as session:
+            return await session.run_sync(change)
+
+    async def make() -> object:
+        result = call()
+        return await result if isawaitable(result) else result
+
+    return await _once(run, write, make)
+
+
+async def _once(run: EffectRun, write: Callable[..., Awaitable[Any]], make: Callable[[], Awaitable[object]]) -> Effect:
+    """The steps of a run, the same for both colours: `write` makes a change in a transaction of its own."""
+    try:
+        begun: Begun = await write(partial(begin_effect, run=run))
     except (InProgressElsewhere, Retry):
         _count("busy")
         raise
@@ -124,55 +149,19 @@ def _plan(run: EffectRun) -> Writes:
         _count(begun.effect.outcome)
         return begun.effect
     try:
-        result = yield CALL
+        result = await make()
     except (Exception, asyncio.CancelledError) as error:
         _count("failed")
         with suppress(SQLAlchemyError, TimeoutError):
-            yield Write(partial(give_up, run=run, begun=begun, error=error), seconds=TIDY_SECONDS)
+            await write(partial(give_up, run=run, begun=begun, error=error), seconds=TIDY_SECONDS)
         raise
     payload, problem = _written(run, result)
-    yield Write(partial(record, run=run, begun=begun, payload=payload))
-    _count("made" if begun.unknown_since is None else "repeated")
-    return _ended(begun, payload, problem)
-
-
-def _run(factory: sessionmaker[Any], plan: Writes, call: Callable[[], object]) -> Effect:
-    def do(task: Write | None) -> Any:
-        if task is None:
-            return _plain(call())
-        with factory.begin() as session:
-            return task.change(session)
-
-    proceed: Callable[[], Write | None] = partial(next, plan)
-    while True:
-        try:
-            task = proceed()
-        except StopIteration as end:
-            return cast("Effect", end.value)
-        try:
-            proceed = partial(plan.send, do(task))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the plan raises it again, or another one
-            proceed = partial(plan.throw, error)
-
-
-async def _run_async(factory: async_sessionmaker[AsyncSession], plan: Writes, call: Callable[[], Any]) -> Effect:
-    async def do(task: Write | None) -> Any:
-        if task is None:
-            result = call()
-            return await result if isawaitable(result) else result
-        async with asyncio.timeout(task.seconds), factory.begin() as session:
-            return await session.run_sync(task.change)
-
-    proceed: Callable[[], Write | None] = partial(next, plan)
-    while True:
-        try:
-            task = proceed()
-        except StopIteration as end:
-            return cast("Effect", end.value)
-        try:
-            proceed = partial(plan.send, await do(task))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the plan raises it again, or another one
-            proceed = partial(plan.throw, error)
+    await write(partial(record, run=run, begun=begun, payload=payload))
+    outcome: EffectOutcome = "made" if begun.unknown_since is None else "repeated"
+    _count(outcome)
+    if problem is not None:
+        raise problem
+    return Effect(outcome, msgspec.json.decode(payload))
 
 
 def _plain(result: object) -> object:
@@ -193,12 +182,6 @@ def _written(run: EffectRun, result: object) -> tuple[bytes, EncodeError | None]
         problem = EncodeError(f"effect {run.key!r}: the call was made, and its result is not remembered: {error}")
         problem.__cause__ = error
         return b"null", problem
-
-
-def _ended(begun: Begun, payload: bytes, problem: EncodeError | None) -> Effect:
-    if problem is not None:
-        raise problem
-    return Effect("made" if begun.unknown_since is None else "repeated", msgspec.json.decode(payload))
 
 
 def _count(decision: str) -> None:
