@@ -58,6 +58,7 @@ PAGES = tuple(
     for route in module.ROUTES
 )
 """The routes of all pages."""
+SHOWN_ERRORS = (HTTPException, TooManyFailures, SQLAlchemyError, OutboxkitError, Exception)
 
 Database = AsyncEngine | Engine | URL | str
 
@@ -121,13 +122,7 @@ def console(
 
     app = Starlette(
         routes=[*PAGES, Mount("/static", StaticFiles(packages=[("outboxkit.console", "static")]), name="static")],
-        exception_handlers={
-            HTTPException: _show_refusal,
-            TooManyFailures: _show_failures,
-            SQLAlchemyError: _show_trouble,
-            OutboxkitError: _show_trouble,
-            Exception: _show_error,
-        },
+        exception_handlers=dict.fromkeys(SHOWN_ERRORS, _show_error),
         lifespan=close_connections,
     )
     app.state.console, app.state.status = shared, overview.FreshStatus(installation)
@@ -143,32 +138,28 @@ def _reader(url: str) -> AsyncEngine:
     return process.reader(url, name=NAME, pool_size=CONNECTIONS, timeout=STATEMENT_TIMEOUT)
 
 
-def _show_refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - as it is registered
-    title = HTTPStatus(error.status_code).phrase
-    text = error.detail if error.detail != title else "There is no such page. The menu has all that are there."
-    return render(request, "error.html", error.status_code, title=title, text=text, cure="")
-
-
-def _show_failures(request: Request, _: Exception) -> Response:
-    text = "Too many attempts have failed. The next one is looked at in a minute."
-    answer = render(request, "error.html", 429, title="Wait a minute", text=text, cure="")
-    answer.headers["Retry-After"] = "60"
+def _show_error(request: Request, error: Exception) -> Response:
+    """The page of an error: what it says to people, and what to do about it."""
+    cure, headers = "", dict[str, str]()
+    match error:
+        case TooManyFailures():
+            status, title, headers = 429, "Wait a minute", {"Retry-After": "60"}
+            text = "Too many attempts have failed. The next one is looked at in a minute."
+        case HTTPException():
+            status, title, text = error.status_code, HTTPStatus(error.status_code).phrase, error.detail
+            if text == title:
+                text = "There is no such page. The menu has all that are there."
+        case DBAPIError() if sqlstate_of(error) == CANCELED:
+            status, title = 503, "The database takes too long"
+            text = f"A statement of a page may take {STATEMENT_TIMEOUT}. Filter first, so that fewer rows are read: by "
+            text += "type, key, handler or time."
+        case SQLAlchemyError() | OutboxkitError():
+            status, title = 503, "The database cannot be read"
+            text, _ = compose.explain(error)
+            cure = f"A statement of a page may take {STATEMENT_TIMEOUT}. Try again, or ask what is wrong:"
+        case _:
+            status, title = 500, "An error that nobody expected"
+            text = "The console has failed, and what serves it has logged the error. Please report it."
+    answer = render(request, "error.html", status, title=title, text=text, cure=cure)
+    answer.headers.update(headers)
     return answer
-
-
-def _show_trouble(request: Request, error: Exception) -> Response:
-    if isinstance(error, DBAPIError) and sqlstate_of(error) == CANCELED:
-        text = (
-            f"A statement of a page may take {STATEMENT_TIMEOUT}. Filter first, so that fewer rows are read: by type, "
-            "key, handler or time."
-        )
-        return render(request, "error.html", 503, title="The database takes too long", text=text, cure="")
-    text, _ = compose.explain(error)
-    cure = f"A statement of a page may take {STATEMENT_TIMEOUT}. Try again, or ask what is wrong:"
-    return render(request, "error.html", 503, title="The database cannot be read", text=text, cure=cure)
-
-
-def _show_error(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the server logs it
-    text = "The console has failed, and what serves it has logged the error. Please report it."
-    return render(request, "error.html", 500, title="An error that nobody expected", text=text, cure="")

@@ -58,23 +58,14 @@ class TooManyFailures(Exception):
 
 
 class Failures:
-    """Counts the failed log-ins of each client in the last minute.
-
-    Args:
-        monotonic: for tests.
-        most: the failures after which a client has to wait.
-    """
+    """Counts the failed log-ins of each client in the last minute; after `most` of them it has to wait."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, *, most: int = FAILURES) -> None:
         self._monotonic, self._most = monotonic, most
         self._of: OrderedDict[str, list[float]] = OrderedDict()
 
     def check(self, client: str) -> None:
-        """Refuse a client that has failed too often.
-
-        Raises:
-            TooManyFailures: it has.
-        """
+        """Raise `TooManyFailures` for a client that has failed too often."""
         since = self._monotonic() - WITHIN_SECONDS
         recent = [at for at in self._of.pop(client, []) if at > since]
         if recent:
@@ -112,11 +103,7 @@ class TokenAccess:
         """Whether its user may change something."""
 
     def sign_in(self, request: Request, token: str) -> Access | None:
-        """The access of this token, if it is the right one.
-
-        Raises:
-            TooManyFailures: the client has tried too many.
-        """
+        """The access of this token, if it is the right one and the client has not tried too many."""
         client = _client(request)
         self._failures.check(client)
         if _is_same(token, self._token):
@@ -178,11 +165,7 @@ class BasicAccess:
         self._access = {user: Access(user, _rights(may, user)) for user in users}
 
     def __call__(self, request: Request) -> Access | None:
-        """The access of the request's user.
-
-        Raises:
-            TooManyFailures: too many passwords were tried from that address, of that user or of several ones.
-        """
+        """The access of the request's user, unless that address has tried too many passwords of one user or of all."""
         scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic":
             return None
@@ -261,21 +244,13 @@ def _rights(may: Rights | Mapping[str, Rights], user: str) -> Rights:
 
 
 def refuse_short(what: str, secret: str) -> None:
-    """Refuse a secret that can be guessed.
-
-    Raises:
-        ConfigurationError: it is too short.
-    """
+    """Refuse a secret that can be guessed."""
     if len(secret) < SHORTEST:
         raise ConfigurationError(f"{what} has {len(secret)} characters: {SHORTEST} or more are accepted")
 
 
 def refuse_text(option: str, names: object) -> None:
-    """Refuse a text in the place of a list of texts: its letters would be the names.
-
-    Raises:
-        ConfigurationError: it is one.
-    """
+    """Refuse a text in the place of a list of texts: its letters would be the names."""
     if isinstance(names, str):
         raise ConfigurationError(f"{option} is the text {names!r}: a list is accepted, such as {option}=[{names!r}]")
 

@@ -1,7 +1,7 @@
 """Replays and discards: each with a dry run first, then in the background, where it can be watched and stopped."""
 
-from collections.abc import Collection, Iterator
-from dataclasses import fields, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 
@@ -25,16 +25,13 @@ from outboxkit.statements.dead import GROUP_COLUMNS
 
 T = TypeVar("T")
 Action = Literal["replay", "discard"]
-TEXTS = tuple(
-    name
-    for name in ("type", "key", "reason", "side", "destination", "handler", "error")
-    if name in {field.name for field in fields(Selection)}
-)
+TEXTS = ("type", "key", "reason", "side", "destination", "handler", "error")
 """The filters of dead letters that are texts."""
 CHOICES = {"side": SIDES, "reason": REASONS}
 """Those of them that have few values."""
 FILTERS = (*TEXTS, "older", "newer", *(f"same_{name}" for name in GROUP_COLUMNS))
 """The parameters of a query that narrow down dead letters."""
+UNREADABLE = "This form cannot be read. Nothing was done; make a dry run again."
 MOST_RATE = 100_000
 MOST_JUDGED = 2000
 """Dead letters that a dry run judges one by one; the operation judges all."""
@@ -51,7 +48,7 @@ async def dead_plan(visit: Visit) -> Response:
             "dead discard" if discards else "dead replay",
             visit.access.user,
             dead=chosen,
-            upto=_number(visit, "upto"),
+            upto=whole_number(visit.sent("upto"), UNREADABLE),
             rate=_rate(visit),
             accept_stale=bool(visit.sent("accept_stale")),
             why=why,
@@ -127,12 +124,15 @@ def _dead_command(visit: Visit, numbers: Collection[int], *, discards: bool) -> 
     if numbers:  # they match the filters of their list; the command takes either
         yield from map(str, numbers)
     else:
-        given: dict[str, str | None] = {name: visit.asked(name) for name in TEXTS}
+        given = {name: visit.asked(name) for name in TEXTS}
         given |= {f"{name}-than": visit.asked(name) for name in ("older", "newer")}
-        options = [f"--{name} {shell_word(value)}" for name, value in given.items() if value is not None]
-        yield from options or ["--all"]
+        yield from _options(given) or ["--all"]
     if visit.asked("accept_stale") and not discards:
         yield "--accept-stale"
+
+
+def _options(given: Mapping[str, str | None]) -> list[str]:
+    return [f"--{name} {shell_word(value)}" for name, value in given.items() if value is not None]
 
 
 async def replay(visit: Visit) -> Response:
@@ -146,33 +146,24 @@ async def replay(visit: Visit) -> Response:
         return await _begin(visit, plan)
     queues, now = await visit.read(_queues), await visit.read(read_now)
     queue, older, newer = visit.asked("to_queue"), visit.age("older"), visit.age("newer")
-    handler, kept, command = visit.asked("handler"), None, ""
-    selection: ReplaySelection | None = None
+    shown: dict[str, Any] = {"kept": None, "selection": None, "command": ""}
     if queue is not None:
-        type_, key = visit.asked("type"), visit.asked("key")
-        until = now if older is None else now - older
-        selected = selection = ReplaySelection(
-            type_,
-            key,
+        given = {name: visit.asked(name) for name in ("type", "key", "handler", "destination")}
+        selection = ReplaySelection(
+            given["type"],
+            given["key"],
             since=None if newer is None else now - newer,
-            until=until,
-            destination=visit.asked("destination") or DEFAULT_DESTINATION,
-            handlers=() if handler is None else (handler,),
+            until=(until := now if older is None else now - older),
+            destination=given["destination"] or DEFAULT_DESTINATION,
+            handlers=() if given["handler"] is None else (given["handler"],),
         )
-        kept = await _replayer(visit, selected, queue).find(window=WINDOW)
-        given = {"type": type_, "key": key, "handler": handler, "destination": visit.asked("destination")}
         given |= {"since": visit.asked("newer"), "until": f"{until:%Y-%m-%dT%H:%M:%SZ}"}
-        options = [f"--{name} {shell_word(value)}" for name, value in given.items() if value is not None]
-        command = " ".join([f"outboxkit replay --to-queue {shell_word(queue)}", *options])
-    return visit.page(
-        "replay.html",
-        kept=kept,
-        queue=queue,
-        queues=queues,
-        selection=None if selection is None else msgspec.json.encode(selection).decode(),
-        command=command,
-        window=WINDOW,
-    )
+        shown = {
+            "kept": await _replayer(visit, selection, queue).find(window=WINDOW),
+            "selection": msgspec.json.encode(selection).decode(),
+            "command": " ".join([f"outboxkit replay --to-queue {shell_word(queue)}", *_options(given)]),
+        }
+    return visit.page("replay.html", queue=queue, queues=queues, window=WINDOW, **shown)
 
 
 def _queues(connection: Connection) -> list[str]:
@@ -214,8 +205,7 @@ async def stop(visit: Visit) -> Response:
 
 
 async def _begin(visit: Visit, plan: Plan) -> Response:
-    total = _number(visit, "total") if visit.sent("total") else None
-    number = await visit.write(background.begin_operation, plan, total=total)
+    number = await visit.write(background.begin_operation, plan, total=_number(visit, "total"))
     visit.console.background.wake()
     return visit.back_to("operation", id=number)
 
@@ -224,23 +214,21 @@ def _id(text: str) -> int:
     return whole_number(text, "An operation has a number: open it from the list.")
 
 
-def _number(visit: Visit, name: str) -> int:
+def _number(visit: Visit, name: str) -> int | None:
     text = visit.sent(name)
-    return whole_number(text, f"“{name}” is {text[:20]!r}: a whole number is accepted.")
+    return whole_number(text, f"“{name}” is {text[:20]!r}: a whole number is accepted.") if text else None
 
 
-def _rate(visit: Visit) -> float | None:
-    if not visit.sent("rate"):
-        return None
+def _rate(visit: Visit) -> int | None:
     rate = _number(visit, "rate")
-    if not 0 < rate <= MOST_RATE:
+    if rate is not None and not 0 < rate <= MOST_RATE:
         raise HTTPException(400, f"“rate” is {rate}: 1 to {MOST_RATE} messages a second are accepted, or nothing.")
-    return float(rate)
+    return rate
 
 
 def _sent(visit: Visit, kind: type[T]) -> T:
     text = visit.sent("selection", longest=MOST_FORM_BYTES)
-    return decoded(text, kind, "This form cannot be read. Nothing was done; make a dry run again.")
+    return decoded(text, kind, UNREADABLE)
 
 
 ROUTES = (

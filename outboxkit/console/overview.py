@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
@@ -19,24 +20,6 @@ from outboxkit.operators.status import Status, read_status
 FRESH_SECONDS = 3.0
 """For so long all readers of the page get the same figures."""
 BAR, HEIGHT = 10, 80
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A minute of a chart: its place, and what it says on hover."""
-
-    x: int
-    height: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Bars of the last hour, and the largest of their values in words."""
-
-    title: str
-    most: str
-    bars: Sequence[Bar]
 
 
 class FreshStatus:
@@ -76,14 +59,17 @@ async def overview(visit: Visit) -> Response:
     return visit.page("overview.html", report=report, figures=report.figures, charts=charts, now=now)
 
 
-def _chart(title: str, hour: list[Minute], value: Callable[[Minute], float], words: Callable[[float], str]) -> Chart:
+def _chart(
+    title: str, hour: list[Minute], value: Callable[[Minute], float], words: Callable[[float], str]
+) -> dict[str, Any]:
+    """Bars of the last hour, each with its place, its height and its text, and the largest value in words."""
     most = max(map(value, hour))
     bars = [
-        Bar(number * BAR, round(HEIGHT * value(minute) / most, 1), f"{minute.at:%H:%M} UTC: {words(value(minute))}")
+        (number * BAR, round(HEIGHT * value(minute) / most, 1), f"{minute.at:%H:%M} UTC: {words(value(minute))}")
         for number, minute in enumerate(hour)
         if value(minute)
     ]
-    return Chart(title, words(most), bars)
+    return {"title": title, "most": words(most), "bars": bars}
 
 
 def _rate(messages: float) -> str:

@@ -1,7 +1,6 @@
 """What is in a message, as a page may show it: decoded, and without what is nobody's business."""
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -38,19 +37,32 @@ class Redaction:
             plain = plain_payload(payload, encoding)
         except DecodeError as error:
             plain, remark = payload, f"It cannot be inflated: {error}."
-        if not self._names and self._function is None:
-            with suppress(ValueError, RecursionError):
-                return _cut(msgspec.json.format(plain, indent=2).decode(), remark)
+        shown: Any = plain
+        is_json = True
         try:
-            document = (_DECODER if self._function else _EXACT_DECODER).decode(plain)
+            shown = (_DECODER if self._function else _EXACT_DECODER).decode(plain)
         except (ValueError, RecursionError):
-            return self._of_bytes(type_, plain, remark or "It is not JSON.")
+            is_json, remark = False, remark or "It is not JSON."
+            if self._names:
+                return HIDDEN, f"{remark} So no field can be taken out of it, and it is not shown."
         try:
-            shown = self._function(type_, document) if self._function else self._hidden(document)
-            text = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
+            if self._function:
+                shown = self._function(type_, shown)
+            if is_json:
+                is_whole = not self._function and not self._names
+                document = plain if is_whole else msgspec.json.encode(self._hidden(shown))
+                shown = msgspec.json.format(document, indent=2)
         except Exception:  # noqa: BLE001 - whatever the function raised, nothing is shown
             return HIDDEN, "It is not shown: taking out what must not be seen has failed."
-        return _cut(text, remark)
+        if isinstance(shown, bytes):
+            try:
+                shown = shown.decode()
+            except UnicodeDecodeError:
+                shown, remark = shown[:4096].hex(" "), f"{remark} The first bytes in hexadecimal:"
+        text = str(shown)
+        if len(text) <= MOST_SIGNS:
+            return text, remark
+        return text[:MOST_SIGNS], f"{remark} Only the first {MOST_SIGNS} characters are shown.".strip()
 
     def headers(self, stored: bytes) -> Mapping[str, Any]:
         """The headers, without the values of hidden fields; a function is not asked, so all of them are hidden."""
@@ -60,23 +72,6 @@ class Redaction:
         except (ValueError, RecursionError, TypeError):
             return {"(unreadable)": HIDDEN if self._names or self._function else repr(stored[:64])}
 
-    def _of_bytes(self, type_: str, plain: bytes, remark: str) -> tuple[str, str]:
-        shown: Any = plain
-        if self._names:
-            return HIDDEN, f"{remark} So no field can be taken out of it, and it is not shown."
-        if self._function:
-            try:
-                shown = self._function(type_, plain)
-            except Exception:  # noqa: BLE001 - likewise
-                return HIDDEN, "It is not shown: taking out what must not be seen has failed."
-        if isinstance(shown, bytes):
-            try:
-                shown = shown.decode()
-            except UnicodeDecodeError:
-                shown = shown[:4096].hex(" ")
-                remark = f"{remark} The first bytes in hexadecimal:"
-        return _cut(str(shown), remark)
-
     def _hidden(self, value: Any) -> Any:
         if isinstance(value, dict):
             return {
@@ -84,9 +79,3 @@ class Redaction:
                 for name, one in value.items()
             }
         return [self._hidden(one) for one in value] if isinstance(value, list) else value
-
-
-def _cut(text: str, remark: str) -> tuple[str, str]:
-    if len(text) <= MOST_SIGNS:
-        return text, remark
-    return text[:MOST_SIGNS], f"{remark} Only the first {MOST_SIGNS} characters are shown.".strip()

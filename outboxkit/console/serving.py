@@ -37,8 +37,25 @@ def serve(
     Raises:
         ConfigurationError: the port is taken.
     """
-    options, listening = _open(settings, port, user, may, also, say)
-    server = _Server(options)
+    access = LinkAccess(user=user, may=may)
+    app = console(settings.database_url.get_secret_value(), access=access, also=also, settings=settings)
+    try:
+        listening = socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigurationError(
+            f"--port is {port}: {error.strerror}; a free port is accepted, and 0 takes any free one"
+        ) from None
+    say(f"http://{HOST}:{listening.getsockname()[1]}/login?once={access.token}")
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=LEAVE_SECONDS,
+        )
+    )
 
     async def run(stop: asyncio.Event) -> None:
         async def end() -> None:
@@ -51,26 +68,3 @@ def serve(
         ending.cancel()
 
     return run
-
-
-def _open(
-    settings: Settings, port: int, user: str, may: Sequence[Right], also: Sequence[str], say: Callable[[str], None]
-) -> tuple[uvicorn.Config, socket.socket]:
-    access = LinkAccess(user=user, may=may)
-    app = console(settings.database_url.get_secret_value(), access=access, also=also, settings=settings)
-    try:
-        listening = socket.create_server((HOST, port))
-    except OSError as error:
-        raise ConfigurationError(
-            f"--port is {port}: {error.strerror}; a free port is accepted, and 0 takes any free one"
-        ) from None
-    say(f"http://{HOST}:{listening.getsockname()[1]}/login?once={access.token}")
-    options = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=LEAVE_SECONDS,
-    )
-    return options, listening

@@ -37,8 +37,7 @@ def root_of(request: Request) -> str:
 class Sessions:
     """Begins, reads and ends sessions. A cookie holds its user and a random text, so no page can give one away.
 
-    Args:
-        key: that signs; who has it can be anybody.
+    Whoever has the `key` that signs them can be anybody.
     """
 
     def __init__(self, key: str) -> None:
@@ -94,9 +93,7 @@ class Sessions:
 class Guard:
     """Answers requests for known hosts alone, and puts the headers of a page that must not leak on every answer.
 
-    Args:
-        app: what it guards.
-        hosts: the names in `Host`, without ports; `*` for any.
+    `hosts` are the names in `Host`, without ports; `*` stands for any.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:

@@ -30,18 +30,16 @@ def foreign_lines(text: str) -> Markup:
     return Markup("\n").join(escape(printable_name(line) if line else "") for line in text.split("\n"))
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("outboxkit.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {
-        "moment": written_time, "number": number, "many": many, "span": span, "name": printable_name,
-        "shell": shell_word,
-        "json": json_text, "lines": foreign_lines,
-    }  # fmt: skip
-    return environment
-
-
-TEMPLATES = _environment()
+TEMPLATES = Environment(
+    loader=PackageLoader("outboxkit.console"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 """All templates escape every value, and fail at a name that is not given."""
+TEMPLATES.filters |= {
+    "moment": written_time, "number": number, "many": many, "span": span, "name": printable_name,
+    "shell": shell_word,
+    "json": json_text, "lines": foreign_lines,
+}  # fmt: skip

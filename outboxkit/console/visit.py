@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -50,7 +51,7 @@ LINKS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 SAFE = ("GET", "HEAD")
 MOST_FORM_BYTES = 256 * 1024
 LONGEST = 255
-"""Bytes of a name in the tables."""
+"""Characters of a text that a page takes; no name in the tables is longer."""
 LARGEST = 2**63 - 1
 """The largest number of a row."""
 
@@ -129,11 +130,7 @@ class Visit:
         return right in self.access.may
 
     def need(self, right: Right) -> None:
-        """Refuse a user who has not got this right.
-
-        Raises:
-            HTTPException: with status 403.
-        """
+        """Refuse a user who has not got this right, with status 403."""
         if not self.may(right):
             raise HTTPException(403, f"{self.access.user} has not got the right “{right}”, which this needs.")
 
@@ -144,64 +141,33 @@ class Visit:
     def asked(self, name: str) -> str | None:
         """A parameter of the query, without blanks around it; None if it is empty.
 
-        Raises:
-            HTTPException: with status 400: it can be no name. With status 403: it is the text of an error, and the
-                user may not see errors, which could be guessed by it.
+        `error` needs the right `payload`: the text of an error that the user may not see could be guessed by it.
         """
-        text = self.request.query_params.get(name, "").strip()
+        text = _accepted(name, self.request.query_params.get(name, ""))
         if name == "error" and text:
             self.need("payload")
-        if "\0" in text or len(text.encode(errors="replace")) > LONGEST:
-            raise HTTPException(
-                400, f"“{name}” is too long, or holds a NUL: text of at most {LONGEST} bytes is accepted."
-            )
-        return text.encode(errors="replace").decode() or None
+        return text or None
 
     def choice(self, name: str, options: Sequence[str]) -> str | None:
-        """A parameter of the query that is one of these; None if it is empty.
-
-        Raises:
-            HTTPException: with status 400: it is another one.
-        """
+        """A parameter of the query that is one of these; None if it is empty. Others are refused."""
         text = self.asked(name)
         if text is not None and text not in options:
             raise HTTPException(400, f"“{name}” is {text!r}: one of {', '.join(options)} is accepted, or nothing.")
         return text
 
     def place(self, kind: type[T]) -> T | None:
-        """The row behind which this page of a list begins, as `cursor` has written it; None: it is the first page.
-
-        Raises:
-            HTTPException: with status 400: no page of this list wrote it.
-        """
+        """The row behind which this page of a list begins, as `cursor` has written it; None: it is the first page."""
         text = self.asked("after")
         refusal = "This link to further rows cannot be read, or belongs to other filters."
         return None if text is None else decoded(text, kind, refusal)
 
     def age(self, name: str) -> timedelta | None:
-        """A parameter of the query that is a duration.
-
-        Raises:
-            HTTPException: with status 400: it is none.
-        """
-        text = self.asked(name)
-        try:
-            return None if text is None else parse_duration(text)
-        except ValueError as error:
-            raise HTTPException(400, f"“{name}” is {text!r}: {error}.") from None
+        """A parameter of the query that is a duration."""
+        return duration(name, self.asked(name) or "")
 
     def sent(self, name: str, *, longest: int = LONGEST) -> str:
-        """A field of the form, without blanks around it.
-
-        Raises:
-            HTTPException: with status 400: no form of the console sends it.
-        """
-        text = self.form.get(name, [""])[-1].strip()
-        if "\0" in text or len(text) > longest:
-            raise HTTPException(
-                400, f"“{name}” is too long, or holds a NUL: text of at most {longest} characters is accepted."
-            )
-        return text
+        """A field of the form, without blanks around it."""
+        return _accepted(name, self.form.get(name, [""])[-1], longest)
 
     async def write(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """The result of `work` in a transaction that is committed."""
@@ -212,10 +178,6 @@ class Visit:
         """The result of `work` in a transaction that only reads."""
         async with self.console.engine.connect() as connection:
             return await connection.run_sync(lambda plain: work(plain, *arguments, **named))
-
-    def url(self, name: str, /, **query: Any) -> str:
-        """The path of a page of the console, wherever it is mounted; a query that is None is left out."""
-        return url_of(self.request, name, **query)
 
     def here(self, **changes: Any) -> str:
         """This page with some parameters of its query changed."""
@@ -228,7 +190,7 @@ class Visit:
 
     def back_to(self, name: str, /, **query: Any) -> Response:
         """The answer to a POST: another page."""
-        return RedirectResponse(self.url(name, **query), 303)
+        return RedirectResponse(url_of(self.request, name, **query), 303)
 
 
 Page = Callable[[Visit], Awaitable[Response]]
@@ -291,11 +253,7 @@ def refuse(request: Request) -> Response:
 
 
 async def read_form(request: Request) -> Mapping[str, list[str]]:
-    """The fields of a form.
-
-    Raises:
-        HTTPException: it is too large, or none.
-    """
+    """The fields of a form; one that is too large or cannot be read is refused."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise HTTPException(415, "A form in application/x-www-form-urlencoded is accepted.")
     body = b""
@@ -312,13 +270,26 @@ async def read_form(request: Request) -> Mapping[str, list[str]]:
     return fields
 
 
-def whole_number(text: str, refusal: str) -> int:
-    """The number of a row, or one like it.
+def _accepted(name: str, text: str, longest: int = LONGEST) -> str:
+    text = text.strip()
+    if "\0" in text or len(text) > longest:
+        raise HTTPException(
+            400, f"“{name}” is too long, or holds a NUL: text of at most {longest} characters is accepted."
+        )
+    return text
 
-    Raises:
-        HTTPException: with status 400 and the text `refusal`: it is none.
-    """
-    if not (text.isascii() and text.isdigit() and len(text) < len(str(LARGEST)) + 1 and int(text) <= LARGEST):
+
+def duration(name: str, text: str) -> timedelta | None:
+    """The duration in the text of a field; None if it is empty. Anything else is refused."""
+    try:
+        return parse_duration(text) if text else None
+    except ValueError as error:
+        raise HTTPException(400, f"“{name}” is {text[:20]!r}: {error}.") from None
+
+
+def whole_number(text: str, refusal: str) -> int:
+    """The number of a row, or one like it; any other text is refused with `refusal`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST)) and int(text) <= LARGEST):
         raise HTTPException(400, refusal)
     return int(text)
 
@@ -329,24 +300,18 @@ def cursor(place: object) -> str | None:
 
 
 def decoded(text: str, kind: type[T], refusal: str) -> T:
-    """A value that a page wrote into a link or a form.
-
-    Raises:
-        HTTPException: with status 400 and the text `refusal`: no page wrote it.
-    """
-    try:
+    """A value that a page wrote into a link or a form; one that no page wrote is refused with `refusal`."""
+    with suppress(ValueError):
         value = msgspec.json.decode(text, type=kind)
-    except ValueError:
-        raise HTTPException(400, refusal) from None
-    if not _is_storable(value):
-        raise HTTPException(400, refusal)
-    return value
+        if _is_storable(value):
+            return value
+    raise HTTPException(400, refusal)
 
 
 def _is_storable(value: object) -> bool:
     """Whether the columns of the tables can hold it."""
     if isinstance(value, str):
-        return "\0" not in value and len(value.encode()) <= LONGEST
+        return "\0" not in value and len(value) <= LONGEST
     if isinstance(value, int):
         return abs(value) <= LARGEST
     if isinstance(value, datetime):
@@ -367,14 +332,8 @@ def url_of(request: Request, name: str, /, **query: Any) -> str:
 
 def render(request: Request, template: str, status: int, **context: Any) -> Response:
     """A page of HTML."""
-    named = {
-        "url": functools.partial(url_of, request),
-        "csrf_field": FIELD,
-        "menu": MENU,
-        "links": LINKS,
-        "visit": None,
-    }
-    text = TEMPLATES.get_template(template).render(named | context)
+    own = {"url": functools.partial(url_of, request), "csrf_field": FIELD, "menu": MENU, "links": LINKS, "visit": None}
+    text = TEMPLATES.get_template(template).render(own | context)
     return Response(text, status, media_type="text/html")
 
 

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outboxkit import schema, statements
-from outboxkit.console.visit import Visit, page
+from outboxkit.console.visit import Visit, duration, page
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.findings import LIMITS
@@ -16,7 +16,6 @@ from outboxkit.operators.holding import Holding, read_holding
 from outboxkit.operators.pausing import pause_process, resume_process
 from outboxkit.runtime import pauses
 from outboxkit.runtime.pauses import Pause
-from outboxkit.runtime.settings import parse_duration
 from outboxkit.runtime.workers import CONSUMER, RELAY, RETENTION, KnownWorker, read_workers
 
 MOST_GROUPS = 200
@@ -25,26 +24,13 @@ MOST_GROUPS = 200
 
 @dataclass
 class WorkerGroup:
-    """The relays of a destination, the consumers of a queue, or all retentions.
-
-    Attributes:
-        kind: `relay`, `consumer` or `retention`.
-        name: the destination or the queue.
-        workers: those that are there.
-        pause: of them, and `holding`, the ones that keep it.
-    """
+    """The relays of a destination, the consumers of a queue, or all retentions, and who keeps their pause."""
 
     kind: str
     name: str
     workers: list[KnownWorker] = field(default_factory=list)
     pause: Pause | None = None
     holding: Holding | None = None
-
-    @property
-    def title(self) -> str:
-        """What it is, as people say it."""
-        titles = {RELAY: f"Relays of destination {self.name}", CONSUMER: f"Consumers of queue {self.name}"}
-        return titles.get(self.kind, "Retention")
 
 
 async def workers(visit: Visit) -> Response:
@@ -76,19 +62,10 @@ def _groups(connection: Connection) -> Sequence[WorkerGroup]:
 
 async def pause_workers(visit: Visit) -> Response:
     """Pause the relays of a destination, or the consumers of a queue."""
-    text = visit.sent("for")
+    kind, name, why = visit.sent("kind"), visit.sent("name"), visit.sent("why")
+    lasts = duration("for", visit.sent("for"))
     try:
-        lasts = parse_duration(text) if text else None
-    except ValueError as error:
-        raise HTTPException(400, f"“for” is {text[:20]!r}: {error}.") from None
-    try:
-        await visit.write(
-            pause_process,
-            *(visit.sent("kind"), visit.sent("name")),
-            why=visit.sent("why"),
-            by=visit.access.user,
-            lasts=lasts,
-        )
+        await visit.write(pause_process, kind, name, why=why, by=visit.access.user, lasts=lasts)
     except ConfigurationError as error:
         raise HTTPException(400, f"Nothing was paused: {error}.") from None
     return visit.back_to("workers")
