@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from outboxkit import ids
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.errors import ConfigurationError, LeaseLost
-from outboxkit.http import answer, ledger
-from outboxkit.http.answer import Fresh, Response
+from outboxkit.http import answer
+from outboxkit.http.answer import Response
 from outboxkit.http.ledger import check_span
 from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
@@ -82,23 +82,7 @@ def steps() -> Steps | UnrecordedSteps:
 
 
 async def step(name: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call whose result is remembered: a retry of the request does not repeat it.
-
-    A crash between the call and the commit of its result repeats the call: give the other system a key that stays the
-    same, `steps().key(name)`.
-
-    Args:
-        name: of the step, unique in the operation.
-        call: a function without arguments that returns an awaitable; its result must have a form in JSON.
-
-    Returns:
-        The result as it is stored.
-
-    Raises:
-        LeaseLost: the lease ended, and another run has taken over; leave the request to it.
-        EncodeError: the result has no form in JSON.
-        ConfigurationError: as of `steps`.
-    """
+    """Make a call whose result is remembered, as `Steps.step` says: a retry of the request does not repeat it."""
     return await steps().step(name, call)
 
 
@@ -191,15 +175,12 @@ class _LeasedRun:
         """Answer from the ledger, or have the application answer."""
         answered = await self._on(self._run.begin)
         if answered is not None:
-            await answer.send_response(send, answered)
-        elif self._run.fresh is not None:
-            await self._called(app, scope, body, send, self._run.fresh)
-
-    async def _called(self, app: App, scope: Scope, body: bytes, send: Send, fresh: Fresh) -> None:
-        recorded = Steps(self._session_factory, fresh)
+            return await answer.send_response(send, answered)
+        assert self._run.fresh is not None  # noqa: S101 - it has begun
+        recorded = Steps(self._session_factory, self._run.fresh)
 
         async def whole(response: Response) -> None:
-            await answer.send_response(send, await self._ended(recorded, fresh, response))
+            await answer.send_response(send, await self._ended(response, has_steps=bool(recorded.finished)))
 
         buffer = ResponseBuffer(body, self._rules.max_response, whole)
         failure: BaseException | None = None
@@ -211,33 +192,25 @@ class _LeasedRun:
         if buffer.is_over:
             if failure is not None and not isinstance(failure, LeaseLost):
                 raise failure
-            return
+            return None
         try:
-            await self._release(fresh)  # a retry may begin at once
+            await self._on(self._run.release)  # a retry may begin at once
         except LeaseLost:
-            await answer.send_response(send, await self._on(self._run.taken_over))
+            return await answer.send_response(send, await self._on(self._run.taken_over))
         except Exception as error:
             raise error from buffer.refusal or failure  # the application's own is shown, too
-        else:
-            raise buffer.refusal or failure or RuntimeError("the application returned without an answer")
+        raise buffer.refusal or failure or RuntimeError("the application returned without an answer")
 
-    async def _ended(self, recorded: Steps, fresh: Fresh, response: Response) -> Response:
+    async def _ended(self, response: Response, *, has_steps: bool) -> Response:
         """The answer to send: the application's, once it is remembered, or that of the run that has taken over."""
         try:
             if self._rules.stored(response.status):
                 added = await self._on(partial(self._run.end, status=response.status, whole=lambda: response))
                 return Response(response.status, (*response.headers, *added), response.body)
-            await self._release(fresh, forget=response.status < 500 and not recorded.finished)
+            await self._on(partial(self._run.release, forget=response.status < 500 and not has_steps))
         except LeaseLost:
             return await self._on(self._run.taken_over)
         return response
-
-    async def _release(self, fresh: Fresh, *, forget: bool = False) -> None:
-        def release(session: Session) -> None:
-            ledger.release(session, fresh, forget=forget)
-            session.commit()
-
-        await self._on(release)
 
     async def _on(self, call: Callable[[Session], T]) -> T:
         async with self._session_factory() as session:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 from datetime import timedelta
 
 MEDIA_TYPE = "application/problem+json"
@@ -9,6 +10,7 @@ TYPES = "urn:outboxkit:problem:"
 """The URI of every type, up to its slug, a heading of docs/reference/problems.md. A name: no site has to exist."""
 
 
+@dataclass(eq=False)
 class Problem(Exception):
     """The refusal of a request. An integration answers with it instead of an error of the framework.
 
@@ -20,15 +22,11 @@ class Problem(Exception):
         headers: names and values of the answer's headers, beside its content type.
     """
 
-    def __init__(
-        self, status: int, slug: str, title: str, detail: str, headers: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        super().__init__(status, slug, title, detail, headers)
-        self.status = status
-        self.slug = slug
-        self.title = title
-        self.detail = detail
-        self.headers = headers
+    status: int
+    slug: str
+    title: str
+    detail: str
+    headers: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.status} {self.slug}: {self.detail}"
@@ -75,13 +73,8 @@ def in_progress(after: timedelta | None = None) -> Problem:
     """409: the same request is still running. Retry-After is `after` in whole seconds, at least one."""
     seconds = max(1, math.ceil(after.total_seconds())) if after is not None else 1
     detail = f"A request with this Idempotency-Key has not been answered yet. Retry in {seconds} s with the same key."
-    return Problem(
-        409,
-        "in-progress",
-        "A request is outstanding for this Idempotency-Key",
-        detail,
-        (("Retry-After", str(seconds)),),
-    )
+    headers = (("Retry-After", str(seconds)),)
+    return Problem(409, "in-progress", "A request is outstanding for this Idempotency-Key", detail, headers)
 
 
 def body_too_large(limit: int) -> Problem:

@@ -52,10 +52,7 @@ class Run:
     def end(self, session: Session, status: int, whole: Callable[[], Response]) -> Added:
         """Commit the work, and with it the answer, or roll it back if an answer with this status is not remembered.
 
-        Args:
-            session: that of the work.
-            status: the answer's.
-            whole: gives the answer with its body; called if it is remembered.
+        `whole` gives the answer with its body, and is called if it is remembered.
 
         Raises:
             ConfigurationError: the answer is too large. This and other errors leave the rollback to the caller.
@@ -80,6 +77,12 @@ class Run:
             return self._keep(session, outcome, whole())
         ledger.roll_back(session)
         return answer.answered(outcome) if isinstance(outcome, Replay) else ()
+
+    def release(self, session: Session, *, forget: bool = False) -> None:
+        """End the lease of a run that failed, so that the next one need not wait for it."""
+        assert self.fresh is not None  # noqa: S101 - it has begun
+        ledger.release(session, self.fresh, forget=forget)
+        session.commit()
 
     def taken_over(self, session: Session) -> Response:
         """The answer after the loss of the lease: that of the run that has taken over, or 409 until it has one."""
