@@ -90,11 +90,9 @@ _OF_THIS_ANSWER = frozenset(
 
 
 def is_stored(status: int) -> bool:
-    """Whether an answer with this status is remembered.
+    """Whether an answer with this status is remembered: 2xx, 3xx and 4xx, unless a better or later request may succeed.
 
-    2xx, 3xx and 4xx are, unless a corrected or later request with the same key could get another answer. 400, 413, 415
-    and 422 are about the form of the request. 401, 403, 406, 412 and 428 are about headers that are not part of the
-    fingerprint. 408, 425 and 429 are about the moment. 5xx is never remembered.
+    Decision 29 says why, status by status.
     """
     return 200 <= status < 500 and status not in _UNSTORED
 
@@ -151,25 +149,21 @@ def columns_of(response: Response) -> dict[str, Any]:
     """The answer as parameters of the statement that records it.
 
     Raises:
-        TypeError: the status is not an int, a header not a pair of str, or the body not bytes.
+        TypeError: the body is not bytes, or a header not a pair of str.
         ValueError: HTTP has no such status, or a header has a line break, a NUL, or a character outside Latin-1.
     """
-    status, headers, body = response.status, response.headers, response.body
-    if not isinstance(status, int) or isinstance(status, bool):
-        raise TypeError(f"the response's status is {status!r}; an int is accepted")
-    if status not in _STATUSES:
-        raise ValueError(f"the response's status is {status}; {_STATUSES[0]} to {_STATUSES[-1]} are accepted")
-    if not isinstance(body, bytes):
-        raise TypeError(f"the response's body is {type(body).__name__}; bytes are accepted")
-    for pair in headers:
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise TypeError(f"header {pair!r} of the response is not a pair of a name and a value, both str")
-        if _UNSENDABLE.search("".join(pair)):
+    status = response.status
+    if not isinstance(status, int) or status not in _STATUSES:
+        raise ValueError(f"the response's status is {status!r}; {_STATUSES[0]} to {_STATUSES[-1]} are accepted")
+    if not isinstance(response.body, bytes):
+        raise TypeError(f"the response's body is {type(response.body).__name__}; bytes are accepted")
+    for name, value in response.headers:
+        if _UNSENDABLE.search(name + value):
             raise ValueError(
-                f"header {pair[0]!a} of the response holds a line break, a NUL, or a character outside Latin-1, "
-                "which no server sends"
+                f"header {name!a} of the response holds a line break, a NUL, or a character outside Latin-1, which no "
+                "server sends"
             )
-    return {"status": int(status), "headers": msgspec.json.encode(headers), "body": body}
+    return {"status": int(status), "headers": msgspec.json.encode(response.headers), "body": response.body}
 
 
 def response_of(row: Any) -> Response:

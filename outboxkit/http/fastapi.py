@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy.util import ThreadLocalRegistry
 
 from outboxkit import tables
-from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
+from outboxkit.database.sqlalchemy_asyncio import AsyncSession
 from outboxkit.database.transaction import refuse_end
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
@@ -63,6 +62,14 @@ _REFUSALS = {
     "409": "A request with the key has not been answered yet, or the state of the resource forbids the request",
     "413": "The body is too large",
     "422": "The request is not valid, or the key was used for another one",
+}
+_MEMBERS = {"type": "string", "title": "string", "status": "integer", "detail": "string"}
+_PROBLEM = {
+    "type": "object",
+    "title": "Problem",
+    "description": "Problem details (RFC 9457)",
+    "properties": {name: {"type": kind} for name, kind in _MEMBERS.items()},
+    "required": [*_MEMBERS],
 }
 
 
@@ -328,14 +335,7 @@ def _anew(session: Session, *, call: Callable[[Session], T]) -> T:
 
 
 def _usable(session: object) -> object:
-    """The session, if it is one that stays the same in every thread of a request."""
-    if isinstance(session, scoped_session | async_scoped_session):
-        if isinstance(session.registry, ThreadLocalRegistry):
-            raise ConfigurationError(
-                "session= gives a scoped_session with a session for each thread, but one request of FastAPI runs in "
-                "several threads. Give a session for each request: a dependency that yields sessionmaker()()"
-            )
-        return session()
+    """The session, which stays the same in every thread of a request: a `scoped_session` may not."""
     if not isinstance(session, Session | AsyncSession):
         raise ConfigurationError(
             f"session= gives {type(session).__name__}; a dependency that gives a Session or an AsyncSession is accepted"
@@ -411,25 +411,14 @@ def _check_session(route: Any, session: Dependency) -> None:
 def _documented(route: APIRoute, rules: Rules) -> dict[str, Any]:
     """The operation in the OpenAPI document, with the header and the answers that refuse a request."""
     extra: dict[str, Any] = dict(route.openapi_extra or {})
-    names = {"type": "string", "title": "string", "status": "integer", "detail": "string"}
-    schema: dict[str, Any] = {"type": "object", "title": "Problem", "description": "Problem details (RFC 9457)"}
-    schema |= {"properties": {name: {"type": kind} for name, kind in names.items()}, "required": [*names]}
-    refusals = {
-        status: {"description": meaning, "content": {problems.MEDIA_TYPE: {"schema": schema}}}
-        for status, meaning in _REFUSALS.items()
-    }
+    content = {problems.MEDIA_TYPE: {"schema": _PROBLEM}}
+    refusals = {status: {"description": meaning, "content": content} for status, meaning in _REFUSALS.items()}
     extra["responses"] = refusals | {str(status): answers for status, answers in extra.get("responses", {}).items()}
     declared = [
         field.alias for one in (route.dependant, *_dependencies(route.dependant)) for field in one.header_params
     ]
     if KEY_HEADER.lower() not in map(str.lower, declared):
-        schema = {"type": "string", "minLength": 1, "title": KEY_HEADER}
-        header = {
-            "name": KEY_HEADER,
-            "in": "header",
-            "required": rules.required,
-            "description": _ABOUT_KEY,
-            "schema": schema,
-        }
+        header = {"name": KEY_HEADER, "in": "header", "required": rules.required, "description": _ABOUT_KEY}
+        header["schema"] = {"type": "string", "minLength": 1, "title": KEY_HEADER}
         extra["parameters"] = [*extra.get("parameters", []), header]
     return extra

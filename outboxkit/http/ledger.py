@@ -93,7 +93,7 @@ def begin(
     Raises:
         TransactionRequired: the connection is in autocommit mode.
         ConfigurationError: retention or lease has a value that the text does not accept.
-        ValueError: scope, principal, key or fingerprint is empty or too long.
+        ValueError: scope, principal, key or fingerprint is of another length.
         TypeError: one of them, or the session, is of another kind.
     """
     session = transaction.session_of(session, "ledger.begin", "scope=…, principal=…, key=…, fingerprint=…")
@@ -320,19 +320,12 @@ def _check_request(scope: str, principal: str | None, key: str, fingerprint: byt
     check_text("key", key, LENGTH)
     if principal is not None:
         check_text("principal", principal, None)
-    if not isinstance(fingerprint, bytes):
-        raise TypeError(f"fingerprint is {type(fingerprint).__name__}; bytes are accepted: request.fingerprint")
-    if len(fingerprint) != _FINGERPRINT_BYTES:
-        raise ValueError(f"fingerprint has {len(fingerprint)} bytes; {_FINGERPRINT_BYTES} are accepted")
+    if not isinstance(fingerprint, bytes) or len(fingerprint) != _FINGERPRINT_BYTES:
+        raise ValueError(f"fingerprint is {fingerprint!r}; {_FINGERPRINT_BYTES} bytes are accepted")
 
 
 def check_text(name: str, value: object, limit: int | None) -> None:
-    """Raise unless it is text that both databases can hold.
-
-    Raises:
-        TypeError: it is not a str.
-        ValueError: it is empty, longer than `limit` characters, or with a NUL or a lone surrogate.
-    """
+    """Refuse what is not text that both databases can hold, of at most `limit` characters."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {value!r}; a str is accepted")
     if not value or (limit is not None and len(value) > limit):
@@ -343,10 +336,6 @@ def check_text(name: str, value: object, limit: int | None) -> None:
 
 
 def check_span(name: str, value: object) -> None:
-    """Raise unless it is a duration that can be added to a time.
-
-    Raises:
-        ConfigurationError: it is not a timedelta, is below a millisecond, or is over a hundred years.
-    """
+    """Refuse what is not a duration that can be added to a time."""
     if not isinstance(value, timedelta) or not timedelta(milliseconds=1) <= value <= _LONGEST:
         raise ConfigurationError(f"{name} is {value!r}; a timedelta of a millisecond to a hundred years is accepted")

@@ -89,10 +89,8 @@ def request_key_of(scope: Scope, body: bytes, operation: str | None = None) -> R
         key = parse_key(header_lines(scope, "idempotency-key"))
     except problems.Problem as problem:
         raise refused(problem) from None
-    method, path = (
-        scope["method"],
-        (scope.get("raw_path") or quote(scope["path"], errors="surrogatepass").encode()).decode("latin-1"),
-    )
+    method = scope["method"]
+    path = (scope.get("raw_path") or quote(scope["path"], errors="surrogatepass").encode()).decode("latin-1")
     digest = fingerprint(
         method=method,
         path=path,
@@ -138,12 +136,7 @@ def parse_key(fields: Sequence[str]) -> str:
 def fingerprint(*, method: str, path: str, query: str, content_type: str | None, body: bytes) -> bytes:
     """The SHA-256 digest of a request as it was sent, 32 bytes: a retry is the same request byte for byte.
 
-    Args:
-        method: the HTTP method.
-        path: the path.
-        query: the text behind the question mark.
-        content_type: the header's value; its parameters do not count.
-        body: the bytes.
+    `query` is the text behind the question mark. The parameters of `content_type` do not count.
     """
     media_type = (content_type or "").partition(";")[0].strip().lower()
     digest = sha256()
@@ -161,11 +154,7 @@ def header_lines(scope: Scope, name: str) -> list[str]:
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
-    """The body of an ASGI request; None: the client left before its end.
-
-    Raises:
-        Problem: 413, it has more than `limit` bytes.
-    """
+    """The body of an ASGI request, or a refusal with 413; None: the client left before its end."""
     refuse_longer(next(iter(header_lines(scope, "content-length")), None), limit)
     body = bytearray()
     while True:
@@ -194,11 +183,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def refuse_longer(announced: str | None, limit: int) -> None:
-    """Refuse a body of which Content-Length announces more than so many bytes. What is not a number does not count.
-
-    Raises:
-        Problem: 413.
-    """
+    """Refuse with 413 a body of which Content-Length announces more bytes. What is not a number does not count."""
     digits = (announced or "").strip().lstrip("0")
     if digits.isascii() and digits.isdecimal() and (len(digits) > len(str(limit)) or int(digits) > limit):
         raise refused(problems.body_too_large(limit))
@@ -211,11 +196,7 @@ def refused(problem: problems.Problem) -> problems.Problem:
 
 
 def checked_principal(value: object) -> str:
-    """The caller's id.
-
-    Raises:
-        ConfigurationError: it is not text, or is empty.
-    """
+    """The caller's id; what is not text, or is empty, is a mistake of the application."""
     if not isinstance(value, str) or not value:
         raise ConfigurationError(
             f"principal= gives {value!r}; the caller's id as text is accepted. For a caller that is not known, answer "

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import pytest
 from fastapi import Depends, HTTPException, Request
 from sqlalchemy import event, select
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.http.fastapi import Idempotent
@@ -72,14 +72,6 @@ async def test_who_may_ask_is_checked_in_front_of_idempotent_or_a_replay_does_no
     allowed = False
     replay = await shop.post()
     assert replay.status_code == (200 if place == "behind" else 403), "the order of the list is the order of the checks"
-
-
-async def test_a_session_for_each_thread_is_refused(shop: Shop):
-    factory = scoped_session(sessionmaker(shop.engine))
-    shop.get_session = lambda: factory
-    shop.serve()
-    assert (await shop.post()).status_code == 500
-    assert shop.count() == 0
 
 
 async def test_a_replay_holds_no_connection_while_it_is_sent(shop: Shop):

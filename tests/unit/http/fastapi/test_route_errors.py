@@ -7,15 +7,6 @@ from fastapi.responses import JSONResponse, Response
 from tests.unit.http.fastapi.conftest import Shop
 
 
-async def test_a_body_that_is_not_valid_is_no_use_of_the_key(shop: Shop):
-    shop.serve()
-    wrong = await shop.post(None)
-    assert wrong.status_code == 422
-    assert wrong.json()["detail"][0]["loc"] == ["body", "item"]
-    assert (await shop.post("pen")).status_code == 201
-    assert shop.count() == 1
-
-
 async def test_a_validation_failure_is_forgotten_whatever_the_application_answers_it_with(shop: Shop):
     shop.serve()
 
