@@ -56,7 +56,7 @@ def inflate(payload: bytes, compression: Compression, *, limit: int = INFLATED_L
             is not installed.
     """
     try:
-        return _inflate(payload, compression, limit)
+        return b"".join(_parts(payload, compression, limit, limit + 1))
     except ConfigurationError as error:
         raise DecodeError(str(error)) from None
     except (zlib.error, EOFError, ValueError, _zstd_error()) as error:
@@ -76,10 +76,6 @@ def inflated_size(
         for part in _parts(payload, compression, limit, PIECE):
             size += count(part)
     return size
-
-
-def _inflate(payload: bytes, compression: Compression, limit: int) -> bytes:
-    return b"".join(_parts(payload, compression, limit, limit + 1))
 
 
 def _parts(payload: bytes, compression: Compression, limit: int, most: int) -> Iterator[bytes]:

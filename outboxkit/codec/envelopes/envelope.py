@@ -112,15 +112,8 @@ def _name(reader: Reader) -> str:
     return f"reader {getattr(reader, '__name__', type(reader).__name__)}"
 
 
-def parse_json(document: bytes | msgspec.Raw, kind: Any, *, limit: int = INFLATED_LIMIT) -> Any:
-    """The JSON document as an instance of `kind`.
-
-    Raises:
-        DecodeError: it is another one, is nested too deeply, or has more than `limit` bytes.
-    """
-    size = len(memoryview(document))
-    if size > limit:
-        raise DecodeError(f"a part of the envelope has {size} bytes; at most {limit} are read")
+def parse_json(document: bytes | msgspec.Raw, kind: Any) -> Any:
+    """The JSON document as an instance of `kind`; a `DecodeError` if it is another one, or is nested too deeply."""
     try:
         return msgspec.json.decode(document, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -129,12 +122,8 @@ def parse_json(document: bytes | msgspec.Raw, kind: Any, *, limit: int = INFLATE
         raise DecodeError("the envelope is nested too deeply") from None
 
 
-def scalars(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Those of the values that a header can have, under their names behind `prefix`. Others are left out.
-
-    Raises:
-        DecodeError: there are too many of them.
-    """
+def scalars(values: Mapping[str, Any], prefix: str) -> dict[str, object]:
+    """Those of the values that a header can have, under their names behind `prefix`; too many are a `DecodeError`."""
     if len(values) > MOST_HEADERS:
         raise DecodeError(f"the envelope has {len(values)} headers; at most {MOST_HEADERS} are read")
     return {
