@@ -1,7 +1,6 @@
 """Operating in Chromium: a dry run, a replay and its effects, a pause; and ways in that are closed."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,16 +16,14 @@ __all__ = ["chromium"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(loop_scope="module", params=[("read", "operate")])
-async def operator(
-    request: pytest.FixtureRequest, chromium: Browser, pg_engine: Engine, postgresql_url: str
-) -> AsyncIterator[BrowserContext]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def operator(chromium: Browser, pg_engine: Engine, postgresql_url: str) -> AsyncIterator[BrowserContext]:
     with pg_engine.begin() as connection:
         letter = MESSAGE | {"side": "outbox", "reason": "rejected", "attempts": 1}
         rows = [letter | {"message_id": f"m{number}", "position": number} for number in range(1, 101)]
         connection.execute(insert(dead_letter), rows)
         connection.execute(insert(handler).values(handler="SendReceipt", queue="billing"))
-    access = TokenAccess(TOKEN, user="ann", may=request.param)
+    access = TokenAccess(TOKEN, user="ann", may=("read", "operate"))
     async with served(console(postgresql_url, access=access)) as url:
         context = await chromium.new_context(base_url=url)
         page = await context.new_page()
@@ -73,23 +70,6 @@ async def test_an_operator_pauses_a_queue(operator: BrowserContext, pg_engine: E
     await section.get_by_role("button", name="Let them go on").click()
     await expect(section.get_by_text("paused")).to_have_count(0)
     assert troubles == []
-
-
-@pytest.mark.parametrize("operator", [("read", "payload")], indirect=True)
-async def test_who_may_not_operate_is_refused_in_the_page_and_at_the_endpoint(
-    operator: BrowserContext, pg_engine: Engine
-):
-    page = await operator.new_page()
-    for path in ("/workers", "/dead/plan?all=yes", "/replay?to_queue=billing", "/operations"):
-        await page.goto(path)
-        assert await page.locator("main form[method=post]").count() == 0
-    csrf = await page.locator("form.user input[name=csrf]").get_attribute("value")
-    for path in ("/workers/pause", "/workers/resume", "/dead/plan", "/replay", "/operation/stop"):
-        form: dict[str, Any] = {"csrf": csrf, "kind": "consumer", "name": "billing", "why": "w", "selection": "{}"}
-        answer = await page.request.post(path, form=form | {"upto": "9", "total": "1", "to_queue": "q", "id": "1"})
-        assert answer.status == 403
-    with pg_engine.connect() as connection:
-        assert not connection.execute(select(audit)).all()
 
 
 async def test_paths_and_headers_lead_nowhere_else(operator: BrowserContext):

@@ -1,6 +1,5 @@
-"""Runs of one effect that meet: threads and tasks on real databases."""
+"""Runs of one effect that meet: threads on real databases."""
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,14 +9,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, select, update
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from outboxkit import effects
 from outboxkit.effects import Effect
 from outboxkit.errors import InProgressElsewhere, LeaseLost
 from outboxkit.tables import effect
-from tests.support.polling import eventually, eventually_async
+from tests.support.polling import eventually
 
 MANY = 20
 SHORT = timedelta(milliseconds=300)
@@ -42,9 +40,6 @@ class Call:
         self.made.append(1)
         assert self.may_end.wait(60)
         return len(self.made)
-
-    async def as_coroutine(self) -> int:
-        return await asyncio.to_thread(self)
 
 
 def outcome(run: Callable[[], Effect]) -> str:
@@ -72,22 +67,6 @@ def test_of_many_runs_at_once_one_makes_the_call(sessions: sessionmaker[Any]):
         call.may_end.set()
     assert Counter(one.result() for one in running) == {"made": 1, "InProgressElsewhere": MANY - 1}
     assert outcome(lambda: effects.once(sessions, "k", call, on_unknown="repeat")) == "remembered"
-    assert len(call.made) == 1
-
-
-async def test_of_many_tasks_at_once_one_makes_the_call(async_engine: AsyncEngine):
-    call, sessions = Call(), async_sessionmaker(async_engine)
-    running = [
-        asyncio.ensure_future(effects.once(sessions, "k", call.as_coroutine, on_unknown="skip")) for _ in range(MANY)
-    ]
-
-    async def done() -> int:
-        return sum(one.done() for one in running)
-
-    await eventually_async(done, lambda found: found == MANY - 1)
-    call.may_end.set()
-    found = Counter(map(type, await asyncio.gather(*running, return_exceptions=True)))
-    assert found == {Effect: 1, InProgressElsewhere: MANY - 1}
     assert len(call.made) == 1
 
 

@@ -45,11 +45,11 @@ class Shop:
         self.app = Flask(__name__)
         self.app.teardown_appcontext(lambda _: self.sessions.remove())
         add_problem_handlers(self.app)
-        for add_routes in (_ordering, _changing):
-            add_routes(self)
+        _ordering(self)
+        _changing(self)
 
     def idempotent(self, **options: Any) -> Idempotent:
-        return Idempotent(session=self.sessions, principal=caller, **options)
+        return Idempotent(session=self.sessions, principal=lambda: request.headers.get("X-User", "alice"), **options)
 
     def place(self, customer: str) -> Order:
         session = self.sessions()
@@ -60,13 +60,6 @@ class Shop:
         return order
 
 
-def caller() -> str:
-    found = request.headers.get("X-User", "alice")
-    if found == "nobody":
-        abort(401)
-    return found
-
-
 def _ordering(shop: Shop) -> None:
     app, idempotent = shop.app, shop.idempotent()
 
@@ -74,17 +67,8 @@ def _ordering(shop: Shop) -> None:
     @idempotent
     def post_order() -> Any:
         shop.calls += 1
-        customer = request.get_json().get("customer")
-        order = shop.place(customer or "")
-        if not customer:
-            abort(422)
-        headers = [
-            ("ETag", preconditions.etag(order)),
-            ("Location", f"/orders/{order.id}"),
-            ("X-Two", "1"),
-            ("X-Two", "2"),
-        ]
-        return {"order_id": order.id}, 201, headers
+        order = shop.place(request.get_json()["customer"])
+        return {"order_id": order.id}, 201, {"ETag": preconditions.etag(order)}
 
 
 def _changing(shop: Shop) -> None:
@@ -118,8 +102,8 @@ def _changing(shop: Shop) -> None:
 def engine_for(url: str) -> Engine:
     """As an application has it; on SQLite every transaction takes the writer lock at its start."""
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_size=15, max_overflow=5)
-    engine = create_engine(url, connect_args={"timeout": 30})
+        return create_engine(url, pool_size=20)
+    engine = create_engine(url, connect_args={"timeout": 60})
 
     @event.listens_for(engine, "connect")
     def _settle_in(connection: Any, _: object) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -18,6 +18,7 @@ from outboxkit import outbox
 from outboxkit.http import asgi
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from outboxkit.runtime import process
+from tests.integration.http.flask_shop import engine_for
 from tests.support.polling import eventually_async
 
 
@@ -39,23 +40,6 @@ class OrderPlaced:
 
 class NewOrder(BaseModel):
     customer: str = Field(min_length=1)
-
-
-def sync_engine(url: str) -> Engine:
-    """On SQLite with transactions that take the writer lock at their start, as the async engine of the package has."""
-    made = create_engine(url, **({"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_size": 20}))
-    if made.dialect.name == "sqlite":
-
-        @event.listens_for(made, "connect")
-        def _settle_in(connection: Any, _: object) -> None:
-            connection.isolation_level = None
-            connection.execute("PRAGMA journal_mode=WAL")
-
-        @event.listens_for(made, "begin")
-        def _begin(connection: Connection) -> None:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return made
 
 
 def nothing(place: str) -> None:
@@ -80,7 +64,7 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
     in_steps_only = {"lease": rules.pop("lease")} if "lease" in rules else {}
     app = FastAPI()
     app.router.route_class = IdempotentRoute
-    engine, async_engine = sync_engine(url), process.engine(url, name="shop", pool_size=20)
+    engine, async_engine = engine_for(url), process.engine(url, name="shop", pool_size=20)
     app.state.engine, app.state.async_engine = engine, async_engine
 
     def get_session() -> Iterator[Session]:
@@ -91,7 +75,6 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
         async with AsyncSession(async_engine) as session:
             yield session
 
-    app.state.get_session = get_session
     sync_rule = Idempotent(session=get_session, principal=current_user, **rules)
     async_rule = Idempotent(session=get_async_session, principal=current_user, **rules)
 

@@ -1,61 +1,18 @@
-"""Idempotent endpoints behind a real server: many requests at once, answers that get lost, and the order of commit."""
+"""Endpoints of FastAPI on PostgreSQL: sessions that are set up by listeners, and SQL that ends the transaction."""
 
-import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import pytest
 from fastapi import Depends, FastAPI, Header, HTTPException
-from sqlalchemy import Engine, event, func, select, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import tables
 from outboxkit.errors import TransactionRequired
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
-from tests.integration.http.idempotent_server import Servers, serve
-from tests.integration.http.idempotent_shop import Order
-from tests.support.night import by_day_on
-
-PATHS = ["/sync/orders", "/async/orders"]
-AT_ONCE = 50
-
-
-@pytest.fixture
-def server(database_url: str, tmp_path: Path) -> Iterator[Servers]:
-    with serve(database_url, tmp_path / "calls") as started:
-        started.start()
-        yield started
-
-
-@pytest.fixture
-async def client(server: Servers) -> AsyncIterator[httpx.AsyncClient]:
-    limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as made:
-        yield made
-
-
-def order(customer: str = "ada", *, key: str = "k", user: str = "ada", **more: Any) -> dict[str, Any]:
-    return {"json": {"customer": customer, **more}, "headers": {"Idempotency-Key": key, "X-User": user}}
-
-
-def count(engine: Engine, table: Any = Order.__table__) -> int:
-    with engine.connect() as connection:
-        return connection.scalar(select(func.count()).select_from(table)) or 0
-
-
-@by_day_on("postgresql")
-@pytest.mark.parametrize("path", PATHS)
-async def test_many_requests_do_not_wait_for_each_other_in_a_circle(
-    path: str, client: httpx.AsyncClient, engine: Engine
-):
-    """More than there are connections and threads: what has a connection must get a thread, too."""
-    answers = await asyncio.gather(*(client.post(path, **order(key=f"{n}")) for n in range(2 * AT_ONCE)))
-    assert Counter(a.status_code for a in answers) == {201: 2 * AT_ONCE}
-    assert count(engine) == 2 * AT_ONCE
 
 
 def caller(x_user: Annotated[str, Header()]) -> str:

@@ -1,6 +1,5 @@
-"""The ledger on both databases: the request, its answer and its repetitions, one after the other and at once."""
+"""The ledger on both databases: the request, its answer and its repetitions, at once."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,23 +9,18 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import outbox, tables
-from outboxkit.errors import LeaseLost, TransactionRequired
 from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh, InProgress, Judgement, Mismatch, Replay
+from outboxkit.http.ledger import Fresh, Judgement, Replay
 from outboxkit.message import Message
-from outboxkit.runtime import process
 from tests.support.ledger_requests import (
     ASKED,
     CREATED,
     IN_STEPS,
-    OK,
     OTHER,
     begun,
-    change,
     count,
     database_time,
     done,
@@ -84,31 +78,6 @@ def kinds(outcomes: list[Judgement]) -> Counter[str]:
     return Counter(type(outcome).__name__ for outcome in outcomes)
 
 
-def test_what_has_expired_is_new_again(engine: Engine):
-    done(engine)
-    expire(engine)
-    second = done(engine, OTHER, OK)
-    assert told(engine, OTHER) == Replay(OK, second.expires_at)
-    assert count(engine) == 1
-
-
-def test_a_lease_is_fenced_by_its_token(engine: Engine):
-    first = begun(engine, IN_STEPS)
-    waiting = told(engine, IN_STEPS)
-    assert isinstance(waiting, InProgress)
-    assert timedelta(0) < waiting.after <= timedelta(minutes=1)
-    assert told(engine, IN_STEPS | {"fingerprint": b"b" * 32}) == Mismatch()
-    change(engine, steps=b'{"charge":{"id":7}}')
-    end_leases(engine)
-    second = begun(engine, IN_STEPS)
-    assert second.steps == b'{"charge":{"id":7}}'
-    with Session(engine) as session, pytest.raises(LeaseLost, match="another run has taken over"):
-        ledger.complete(session, first, OK)
-    with Session(engine) as session, session.begin():
-        ledger.complete(session, second, CREATED)
-    assert told(engine, IN_STEPS) == Replay(CREATED, second.expires_at)
-
-
 def test_identical_requests_at_once_have_one_effect(many: Engine):
     outcomes = all_at_once([lambda: serve(many, ASKED)] * AT_ONCE)
     assert kinds(outcomes)["Fresh"] == 1
@@ -150,34 +119,6 @@ def test_one_of_many_takes_over_what_has_lost_its_lease(many: Engine):
     end_leases(many)
     outcomes = all_at_once([lambda: begun(many, IN_STEPS)] * 20)
     assert kinds(outcomes) == {"Fresh": 1, "InProgress": 19}
-
-
-async def test_tasks_of_one_event_loop(database_url: str, many: Engine):
-    """Forty at once with half as many connections: nobody holds up the loop, and one does it."""
-    engine = process.engine(database_url, name="test", pool_size=20)
-
-    async def request() -> Judgement:
-        async with AsyncSession(engine) as session:
-            outcome = await session.run_sync(ledger.begin, **ASKED)
-            if isinstance(outcome, Fresh):
-                await session.execute(insert(EFFECTS).values(what="order"))
-                await asyncio.sleep(0)
-                await session.run_sync(ledger.complete, outcome, CREATED)
-                await session.commit()
-            return outcome
-
-    outcomes = await asyncio.gather(*(request() for _ in range(40)))
-    await engine.dispose()
-    assert kinds(outcomes)["Fresh"] == 1
-    assert set(kinds(outcomes)) <= {"Fresh", "Replay", "InProgress"}
-    assert effects(many) == 1
-
-
-async def test_an_async_session_refuses_the_commit_too(async_engine: AsyncEngine):
-    async with AsyncSession(async_engine) as session:
-        await session.run_sync(ledger.begin, **ASKED)
-        with pytest.raises(TransactionRequired, match="complete first"):
-            await session.commit()
 
 
 def test_the_clock_is_the_databases(engine: Engine):

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert, text
@@ -13,7 +12,7 @@ from sqlalchemy.orm import Session
 from outboxkit import tables
 from outboxkit.errors import TransactionRequired
 from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh, InProgress, Judgement, Mismatch, Replay, _locks_of, _row_of
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay, _locks_of, _row_of
 from outboxkit.schema import migrations
 from tests.integration.outbox.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
 from tests.servers import Server, create_database, drop_database
@@ -48,17 +47,6 @@ def test_the_open_request_is_in_progress_and_another_payload_a_mismatch(holder: 
     assert isinstance(told(pg_engine, ASKED | {"key": "k-2"}), Fresh)
 
 
-def test_every_payload_but_the_open_one_is_a_mismatch_at_once(holder: Session, pg_engine: Engine):
-    ready = Barrier(30)
-
-    def one(number: int) -> Judgement:
-        ready.wait()
-        return told(pg_engine, ASKED | {"fingerprint": bytes([number]) * 32})
-
-    with ThreadPoolExecutor(30) as pool:
-        assert list(pool.map(one, range(30))) == [Mismatch()] * 30
-
-
 def test_who_lost_does_not_stand_for_the_holder(holder: Session, pg_engine: Engine):
     """Losers keep what they told of until their transactions end."""
     with Session(pg_engine) as loser, Session(pg_engine) as another:
@@ -69,11 +57,6 @@ def test_who_lost_does_not_stand_for_the_holder(holder: Session, pg_engine: Engi
         holder.rollback()
         assert isinstance(told(pg_engine), Fresh)
         assert isinstance(told(pg_engine, OTHER), Fresh)
-
-
-def test_after_a_rollback_the_next_one_is_fresh(holder: Session, pg_engine: Engine):
-    holder.rollback()
-    assert isinstance(told(pg_engine, OTHER), Fresh)
 
 
 def test_after_a_savepoint_is_rolled_back_the_next_one_is_fresh(pg_engine: Engine):

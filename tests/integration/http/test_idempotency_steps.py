@@ -1,8 +1,4 @@
-"""Requests in steps across processes: killed at any point, the next run goes on behind what was finished."""
-
-import subprocess
-from collections import Counter
-from pathlib import Path
+"""Two runs of a request in steps, on both databases; processes that are killed are in `test_http_contract.py`."""
 
 import pytest
 from sqlalchemy import Engine
@@ -10,56 +6,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from outboxkit.errors import LeaseLost
 from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh, InProgress, Replay, Response
+from outboxkit.http.ledger import Fresh, Replay, Response
 from outboxkit.http.steps import Steps
-from tests.integration.http.stepping import NAMES
-from tests.processes import ROOT, programs
 from tests.support.ledger_requests import IN_STEPS, begun, end_leases, row, told
-
-ANSWER = b"reserved,charged,shipd"
-
-
-def start(url: str, noted: Path, hang: str) -> "subprocess.Popen[str]":
-    command = [programs() / "python", "-m", "tests.integration.http.stepping", url, str(noted), hang]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def kill_at(url: str, noted: Path, hang: str) -> None:
-    with start(url, noted, hang) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "hanging\n"
-        process.kill()
-
-
-def run(url: str, noted: Path) -> str:
-    with start(url, noted, "never") as process:
-        return process.communicate(timeout=60)[0].strip()
-
-
-def calls(noted: Path) -> Counter[str]:
-    return Counter(line.split()[0] for line in noted.read_text().splitlines())
-
-
-@pytest.mark.parametrize(
-    ("hang", "twice"),
-    [("before reserve", ""), ("after reserve", ""), ("before ship", ""), ("in charge", "charge"), ("after ship", "")],
-)
-def test_a_killed_run_is_resumed_behind_its_last_finished_step(
-    engine: Engine, database_url: str, tmp_path: Path, hang: str, twice: str
-):
-    noted = tmp_path / "calls"
-    noted.touch()
-    kill_at(database_url, noted, hang)
-    assert isinstance(told(engine, IN_STEPS), InProgress)
-    assert run(database_url, noted) == "InProgress"
-    end_leases(engine)
-    assert run(database_url, noted) == "done"
-    assert calls(noted) == {name: 2 if name == twice else 1 for name in NAMES}
-    assert len(set(noted.read_text().splitlines())) == len(NAMES), "a step that is called again has the same key"
-    assert run(database_url, noted) == "Replay"
-    found = told(engine, IN_STEPS)
-    assert isinstance(found, Replay)
-    assert found.response == Response(201, (), ANSWER)
 
 
 async def test_two_runs_of_one_request_answer_once(async_engine: AsyncEngine, engine: Engine):

@@ -1,14 +1,16 @@
 """If-Match over HTTP: of all who change the same version, one succeeds."""
 
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from sqlalchemy import select
 
 from tests.integration.http.flask_shop import Order, Shop, serving
-from tests.integration.http.test_flask import at_once, problem
+from tests.support.polling import DEADLINE_SECONDS
 
 AT_ONCE = 20
 
@@ -22,6 +24,24 @@ def running(database_url: str) -> Iterator[tuple[Shop, httpx.Client]]:
 
 def key(text: str, **more: str) -> dict[str, str]:
     return {"Idempotency-Key": text, **{name.replace("_", "-"): value for name, value in more.items()}}
+
+
+def at_once(number: int, call: Callable[[int], httpx.Response]) -> list[httpx.Response]:
+    barrier = threading.Barrier(number)
+
+    def one(index: int) -> httpx.Response:
+        barrier.wait(DEADLINE_SECONDS)
+        return call(index)
+
+    with ThreadPoolExecutor(number) as threads:
+        return list(threads.map(one, range(number)))
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    document = answer.json()
+    assert document["status"] == answer.status_code
+    return answer.status_code, document["type"].rpartition(":")[2]
 
 
 def committed(shop: Shop) -> tuple[str, int]:
