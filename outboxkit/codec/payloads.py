@@ -54,7 +54,7 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
         ConfigurationError: no instance of the class could be decoded.
     """
     cls: Any = type(event)
-    check_class(cls)
+    check_event_class(cls, is_read=not is_called_outside(cls))
     return encode_value(event, limit=limit)
 
 
@@ -178,41 +178,15 @@ def read(cls: Any, payload: bytes) -> Any:
 
 
 @cache
-def check_event_class(cls: Any) -> None:
+def check_event_class(cls: Any, *, is_read: bool = True) -> None:
     """Refuse a class whose instances can be encoded but never decoded to equal ones; checked once for each class.
 
-    Its annotations must be resolvable by now, so it runs at the first `add` and at a consumer's start.
+    Its annotations must be resolvable by now, so it runs at the first `add` and at a consumer's start. If an outside
+    system reads the payload, `is_read` is false, and a field may be of a type that is only written.
 
     Raises:
         ConfigurationError: a field cannot travel; the text names it, and a type that can.
     """
-    _check_written(cls)
-    if is_pydantic(cls):
-        return
-    for info in types_within(cls):
-        if isinstance(info, msgspec.inspect.CustomType):
-            if not is_pydantic(info.cls):
-                raise ConfigurationError(
-                    f"{cls.__qualname__} has a field of type {info.cls.__qualname__}, which has no JSON form. Use a "
-                    "type that has one, such as str, or a nested dataclass"
-                )
-            check_event_class(info.cls)
-
-
-@cache
-def check_class(cls: Any) -> None:
-    """Refuse a class whose events cannot be sent: `check_event_class`, unless an outside system reads the payload.
-
-    Raises:
-        ConfigurationError: as `check_event_class`.
-    """
-    if is_called_outside(cls):
-        _check_written(cls)
-    else:
-        check_event_class(cls)
-
-
-def _check_written(cls: Any) -> None:
     if is_pydantic(cls):
         pydantic_models.check_written(cls)
         return
@@ -223,6 +197,13 @@ def _check_written(cls: Any) -> None:
                     f"{info.cls.__qualname__}.{attribute.name} is a private field of an attrs class, which is not "
                     f"written: call it {attribute.name.strip('_')}, or leave it out of the event"
                 )
+        if is_read and isinstance(info, msgspec.inspect.CustomType):
+            if not is_pydantic(info.cls):
+                raise ConfigurationError(
+                    f"{cls.__qualname__} has a field of type {info.cls.__qualname__}, which has no JSON form. Use a "
+                    "type that has one, such as str, or a nested dataclass"
+                )
+            check_event_class(info.cls)
 
 
 @cache
