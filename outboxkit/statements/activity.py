@@ -160,7 +160,13 @@ def prune_handlers(before: datetime) -> Delete:
     return delete(handler).where(handler.c.last_seen < before)
 
 
-_SESSIONS = text("""
+def sessions() -> TextClause:
+    """The sessions of outboxkit's own processes in this database, but this one. PostgreSQL only.
+
+    If the role may not see another's sessions, their times, states and addresses are null. Index: none, it reads
+    pg_stat_activity. Locks: none.
+    """
+    return text("""
 SELECT pid, application_name AS name, backend_start AS since, state, host(client_addr) AS address,
     xact_start AS open_since
 FROM pg_stat_activity
@@ -168,7 +174,14 @@ WHERE datname = current_database() AND application_name LIKE 'outboxkit %' AND p
 ORDER BY application_name, backend_start, pid
 """)
 
-_LOCK_WAITS = text("""
+
+def lock_waits() -> TextClause:
+    """The sessions of outboxkit that wait for a lock, those that they wait for, and so on. PostgreSQL only.
+
+    `blockers` has the process ids for which a session waits; 0 stands for a prepared transaction. Index: none, it reads
+    pg_stat_activity. Locks: none, but it asks the server's lock table once for each of these sessions.
+    """
+    return text("""
 WITH RECURSIVE waiting (pid) AS (
     SELECT pid
     FROM pg_stat_activity
@@ -183,7 +196,14 @@ FROM waiting LEFT JOIN pg_stat_activity AS activity ON activity.pid = waiting.pi
 ORDER BY waiting.pid
 """)
 
-_HOLDERS = """
+
+def oldest_transactions() -> TextClause:
+    """The ten holders of the oldest transaction ids that vacuum must spare in this database, the oldest first.
+
+    A session, a standby's feedback, a replication slot or a prepared transaction; vacuum itself does not count.
+    PostgreSQL only. Index: none, it reads catalogs. Locks: none.
+    """
+    return text("""
 SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid, application_name AS name,
     state, xact_start AS since, query_start, greatest(age(backend_xmin), age(backend_xid)) AS behind,
     CAST(usename AS text) AS role, host(client_addr) AS address
@@ -202,48 +222,8 @@ SELECT 'prepared', NULL, gid, NULL, prepared, NULL, age(transaction), CAST(owner
 FROM pg_prepared_xacts
 WHERE database = current_database()
 ORDER BY behind DESC, since
-"""
-
-_VACUUM = text("""
-SELECT n_dead_tup AS dead_rows, greatest(last_vacuum, last_autovacuum) AS last_vacuum
-FROM pg_stat_user_tables
-WHERE relid = to_regclass('outboxkit_outbox')
+LIMIT 10
 """)
-
-
-def sessions() -> TextClause:
-    """The sessions of outboxkit's own processes in this database, but this one. PostgreSQL only.
-
-    If the role may not see another's sessions, their times, states and addresses are null. Index: none, it reads
-    pg_stat_activity. Locks: none.
-    """
-    return _SESSIONS
-
-
-def lock_waits() -> TextClause:
-    """The sessions of outboxkit that wait for a lock, those that they wait for, and so on. PostgreSQL only.
-
-    `blockers` has the process ids for which a session waits; 0 stands for a prepared transaction. Index: none, it reads
-    pg_stat_activity. Locks: none, but it asks the server's lock table once for each of these sessions.
-    """
-    return _LOCK_WAITS
-
-
-def oldest_transaction() -> TextClause:
-    """The holder of the oldest transaction id that vacuum must spare in this database, or no row. PostgreSQL only.
-
-    A session, a standby's feedback, a replication slot or a prepared transaction; vacuum itself does not count.
-    Index: none, it reads catalogs. Locks: none.
-    """
-    return text(f"{_HOLDERS}LIMIT 1")
-
-
-def oldest_transactions() -> TextClause:
-    """The ten holders of the oldest transaction ids, as `oldest_transaction` has the first. PostgreSQL only.
-
-    Index: none, it reads catalogs. Locks: none.
-    """
-    return text(f"{_HOLDERS}LIMIT 10")
 
 
 def vacuum() -> TextClause:
@@ -251,4 +231,8 @@ def vacuum() -> TextClause:
 
     Index: none, it reads statistics. Locks: none.
     """
-    return _VACUUM
+    return text("""
+SELECT n_dead_tup AS dead_rows, greatest(last_vacuum, last_autovacuum) AS last_vacuum
+FROM pg_stat_user_tables
+WHERE relid = to_regclass('outboxkit_outbox')
+""")

@@ -24,7 +24,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    table,
     true,
     tuple_,
     union_all,
@@ -33,7 +32,7 @@ from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
 from outboxkit.codec.rows import COLUMNS
-from outboxkit.statements.dialects import has_one_writer
+from outboxkit.statements.dialects import IN_THIS_DATABASE, LOCKS, has_one_writer
 from outboxkit.tables import dead_letter, outbox, ready_place
 
 CLAIMED = tuple(
@@ -215,15 +214,12 @@ def writers() -> Select[Any]:
     visible nor of a transaction in this list was rolled back. PostgreSQL only. Index: none, it reads pg_locks. Locks:
     none on tables.
     """
-    names = ("virtualtransaction", "locktype", "database", "relation", "mode", "pid")
-    locks = table("pg_locks", *(column(name) for name in names))
-    own = table("pg_database", column("oid"), column("datname"))
-    return select(locks.c.virtualtransaction).where(
-        locks.c.locktype == literal_column("'relation'"),
-        locks.c.database == select(own.c.oid).where(own.c.datname == func.current_database()).scalar_subquery(),
-        locks.c.relation == func.to_regclass(literal_column(f"'{outbox.name}'")),
-        locks.c.mode == literal_column("'RowExclusiveLock'"),
-        locks.c.pid.is_distinct_from(func.pg_backend_pid()),
+    return select(LOCKS.c.virtualtransaction).where(
+        LOCKS.c.locktype == literal_column("'relation'"),
+        IN_THIS_DATABASE,
+        LOCKS.c.relation == func.to_regclass(literal_column(f"'{outbox.name}'")),
+        LOCKS.c.mode == literal_column("'RowExclusiveLock'"),
+        LOCKS.c.pid.is_distinct_from(func.pg_backend_pid()),
     )
 
 
@@ -234,9 +230,6 @@ def join_shares() -> Select[Any]:
     pg_locks. Locks: a shared advisory one for the pair of the outbox with the destination and the relay's number, until
     the transaction ends.
     """
-    names = ("virtualtransaction", "locktype", "database", "classid", "objid", "objsubid")
-    locks = table("pg_locks", *(column(name) for name in names))
-    own = table("pg_database", column("oid"), column("datname"))
     outbox_oid = literal_column(f"'outboxkit ' || '{outbox.name}'::regclass::oid", type_=String)
     group = func.hashtext(outbox_oid.concat(_DESTINATION), type_=BigInteger).bitwise_and(literal_column(str(2**31 - 1)))
     number = bindparam("number", type_=Integer)
@@ -244,13 +237,13 @@ def join_shares() -> Select[Any]:
     joined = select(group.label("relays"), lock.label("is_in")).offset(literal_column("0")).subquery("joined")
     theirs = and_(
         joined.c.is_in.is_not(false()),
-        locks.c.locktype == literal_column("'advisory'"),
-        locks.c.database == select(own.c.oid).where(own.c.datname == func.current_database()).scalar_subquery(),
-        cast(locks.c.classid, BigInteger) == joined.c.relays,
-        locks.c.objsubid == literal_column("2"),
+        LOCKS.c.locktype == literal_column("'advisory'"),
+        IN_THIS_DATABASE,
+        cast(LOCKS.c.classid, BigInteger) == joined.c.relays,
+        LOCKS.c.objsubid == literal_column("2"),
     )
-    return select(cast(locks.c.objid, BigInteger), locks.c.virtualtransaction).select_from(
-        joined.outerjoin(locks, theirs)  # an inner join may read the locks first, find none, and take none
+    return select(cast(LOCKS.c.objid, BigInteger), LOCKS.c.virtualtransaction).select_from(
+        joined.outerjoin(LOCKS, theirs)  # an inner join may read the locks first, find none, and take none
     )
 
 

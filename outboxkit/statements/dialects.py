@@ -28,6 +28,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    table,
     true,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -50,6 +51,16 @@ def is_server(dialect: str) -> bool:
 def has_one_writer(dialect: str) -> bool:
     """Whether the database is a file: one transaction at a time writes, so that no other one holds a row meanwhile."""
     return dialect == "sqlite"
+
+
+_LOCK_COLUMNS = ("virtualtransaction", "locktype", "database", "relation", "mode", "pid", "granted")
+LOCKS = table("pg_locks", *map(column, (*_LOCK_COLUMNS, "classid", "objid", "objsubid")))
+"""The server's locks. Those of this database are meant by `IN_THIS_DATABASE`."""
+_DATABASES = table("pg_database", column("oid"), column("datname"))
+IN_THIS_DATABASE: ColumnElement[bool] = (
+    LOCKS.c.database
+    == select(_DATABASES.c.oid).where(_DATABASES.c.datname == func.current_database()).scalar_subquery()
+)
 
 
 def snapshot_options(dialect: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    column,
     delete,
     exists,
     false,
@@ -27,13 +26,12 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    table,
     type_coerce,
     update,
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
-from outboxkit.statements.dialects import insert_into, interval, statement_time
+from outboxkit.statements.dialects import IN_THIS_DATABASE, LOCKS, insert_into, interval, statement_time
 from outboxkit.tables import UtcDateTime, idempotency, readable
 
 _KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
@@ -43,8 +41,6 @@ _IS_OPEN = idempotency.c.state == literal_column("'processing'")
 _MINE = and_(_THIS, idempotency.c.token == bindparam("at_token", type_=idempotency.c.token.type), _IS_OPEN)
 _REQUEST = bindparam("asked", type_=idempotency.c.fingerprint.type)
 _ANSWER = {"response_status": "status", "response_headers": "headers", "response_body": "body"}
-_LOCK_COLUMNS = ("virtualtransaction", "objsubid", "classid", "objid", "locktype", "database", "mode", "granted")
-_LOCKS = table("pg_locks", *(column(name) for name in _LOCK_COLUMNS))
 
 
 @cache
@@ -95,21 +91,17 @@ def held_locks() -> Select[Any]:
 
     Parameters: request_lock, request_part. Index: none. Locks: none.
     """
-    high, low = cast(_LOCKS.c.classid, BigInteger), cast(_LOCKS.c.objid, BigInteger)
-    database: Select[Any] = select(literal_column("oid")).select_from(table("pg_database"))
-    database = database.where(literal_column("datname") == func.current_database())
+    high, low = cast(LOCKS.c.classid, BigInteger), cast(LOCKS.c.objid, BigInteger)
     holds = and_(
-        _LOCKS.c.objsubid == literal_column("1"),
-        _LOCKS.c.mode == literal_column("'ExclusiveLock'"),
+        LOCKS.c.objsubid == literal_column("1"),
+        LOCKS.c.mode == literal_column("'ExclusiveLock'"),
         high.bitwise_lshift(literal_column("32")).bitwise_or(low) == _request_lock(),
     )
-    tells = and_(_LOCKS.c.objsubid == literal_column("2"), high == bindparam("request_part", type_=BigInteger))
-    return select(
-        _LOCKS.c.virtualtransaction.label("holder"), _LOCKS.c.objsubid.label("subid"), low.label("part")
-    ).where(
-        _LOCKS.c.locktype == literal_column("'advisory'"),
-        _LOCKS.c.granted,
-        _LOCKS.c.database == database.scalar_subquery(),
+    tells = and_(LOCKS.c.objsubid == literal_column("2"), high == bindparam("request_part", type_=BigInteger))
+    return select(LOCKS.c.virtualtransaction.label("holder"), LOCKS.c.objsubid.label("subid"), low.label("part")).where(
+        LOCKS.c.locktype == literal_column("'advisory'"),
+        LOCKS.c.granted,
+        IN_THIS_DATABASE,
         or_(holds, tells),
     )
 

@@ -26,7 +26,16 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningDelete
 
 from outboxkit.codec.rows import COLUMNS
-from outboxkit.statements.dialects import among, among_found, lists, row_id, transaction_time, unplaced_rows
+from outboxkit.statements.dialects import (
+    IN_THIS_DATABASE,
+    LOCKS,
+    among,
+    among_found,
+    lists,
+    row_id,
+    transaction_time,
+    unplaced_rows,
+)
 from outboxkit.statements.partitions import PUBLISHED
 from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbox, outbox, published
 
@@ -128,22 +137,19 @@ def settling() -> Select[Any]:
     Rows that they keep are dated before their commit. PostgreSQL only. Index: none, it reads pg_locks. Locks: none on
     tables.
     """
-    names = ("virtualtransaction", "locktype", "database", "relation", "mode", "pid")
-    locks = table("pg_locks", *(column(name) for name in names))
-    own = table("pg_database", column("oid"), column("datname"))
     ways = [(outbox, "RowShareLock"), (published, "RowExclusiveLock")]
     held = (
         and_(
-            locks.c.relation == func.to_regclass(literal_column(f"'{one.name}'")),
-            locks.c.mode == literal_column(f"'{mode}'"),
+            LOCKS.c.relation == func.to_regclass(literal_column(f"'{one.name}'")),
+            LOCKS.c.mode == literal_column(f"'{mode}'"),
         )
         for one, mode in ways
     )
-    return select(locks.c.virtualtransaction).where(
-        locks.c.locktype == literal_column("'relation'"),
-        locks.c.database == select(own.c.oid).where(own.c.datname == func.current_database()).scalar_subquery(),
+    return select(LOCKS.c.virtualtransaction).where(
+        LOCKS.c.locktype == literal_column("'relation'"),
+        IN_THIS_DATABASE,
         or_(*held),
-        locks.c.pid.is_distinct_from(func.pg_backend_pid()),
+        LOCKS.c.pid.is_distinct_from(func.pg_backend_pid()),
     )
 
 

@@ -18,7 +18,6 @@ from sqlalchemy import (
     column,
     delete,
     func,
-    insert,
     literal_column,
     select,
 )
@@ -44,48 +43,41 @@ WrittenRow = dict[str, Any]
 def insert_rows(
     dialect: str, rows: list[WrittenRow], *, unless_there: bool
 ) -> tuple[Insert, list[WrittenRow] | dict[str, list[object]]]:
-    """The statement that inserts these rows in their order, and its parameters: one of the four that follow."""
+    """The statement that inserts these rows in their order, and its parameters: one of the two that follow."""
     if len(rows) > 1 and is_server(dialect):
-        many = insert_many_unless_there if unless_there else insert_many
-        return many(dialect), {name: [row[name] for row in rows] for name in NAMES}
-    return insert_one_unless_there(dialect) if unless_there else insert_one(), rows
+        lists_of = {name: [row[name] for row in rows] for name in NAMES}
+        return insert_many(dialect, unless_there=unless_there), lists_of
+    return insert_one(dialect, unless_there=unless_there), rows
 
 
 @cache
-def insert_one() -> Insert:
+def insert_one(dialect: str, *, unless_there: bool) -> Insert:
     """Insert a row without RETURNING, for which a writer would need more than the INSERT privilege.
 
-    Parameters: a dict of `WRITTEN`, on SQLite a list of them. Locks: none.
+    Nothing is inserted with `unless_there` if the outbox has a row with this id that was added with `dedup` too.
+
+    Parameters: a dict of `WRITTEN`, on SQLite a list of them. Index: outboxkit_outbox_dedup. Locks: none; but with
+    `unless_there`, if an open transaction has inserted the same id, this one waits for it. After its commit nothing is
+    inserted, after its rollback this insert goes on.
     """
-    return insert(outbox).inline()
+    return _unless(insert_into(dialect, outbox).inline(), there=unless_there)
 
 
 @cache
-def insert_many(dialect: str) -> Insert:
-    """Insert rows in their order: one statement, and one text, for any number of them. PostgreSQL only.
+def insert_many(dialect: str, *, unless_there: bool) -> Insert:
+    """`insert_one` for any number of rows in their order, in one statement, and one text. PostgreSQL only.
 
-    Parameters: for each column of `WRITTEN` the list of its values. Locks: none.
+    Parameters: for each column of `WRITTEN` the list of its values. Locks: as `insert_one`, for each row.
     """
-    return insert(outbox).from_select(NAMES, _rows(dialect))
+    source = lists(dialect, {written.name: written.type for written in WRITTEN})
+    rows = insert_into(dialect, outbox).from_select(NAMES, source.select(*source.c.values()))
+    return _unless(rows, there=unless_there)
 
 
-@cache
-def insert_one_unless_there(dialect: str) -> Insert:
-    """`insert_one`, but nothing if the outbox has a row with this id that was added with `dedup` too.
-
-    Index: outboxkit_outbox_dedup. Locks: if an open transaction has inserted the same id, this one waits for it. After
-    its commit nothing is inserted, after its rollback this insert goes on.
-    """
-    return _unless_there(insert_into(dialect, outbox).inline())
-
-
-@cache
-def insert_many_unless_there(dialect: str) -> Insert:
-    """`insert_many`, but no rows with an id that the outbox has, if both have `dedup`. PostgreSQL only.
-
-    Index: outboxkit_outbox_dedup. Locks: as `insert_one_unless_there`, for each row.
-    """
-    return _unless_there(insert_into(dialect, outbox).from_select(NAMES, _rows(dialect)))
+def _unless(rows: Any, *, there: bool) -> Insert:
+    index = {"index_elements": ["message_id"], "index_where": outbox.c.dedup}
+    statement: Insert = rows.on_conflict_do_nothing(**index) if there else rows
+    return statement
 
 
 def lock_keys() -> Select[Any]:
@@ -118,13 +110,3 @@ def cancel_message() -> Delete:
     Parameters: message_id. Index: none, it reads the whole outbox. Locks: as `cancel_delayed`.
     """
     return delete(outbox).where(outbox.c.message_id == bindparam("message_id"))
-
-
-def _unless_there(rows: Any) -> Insert:
-    statement: Insert = rows.on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
-    return statement
-
-
-def _rows(dialect: str) -> Select[Any]:
-    source = lists(dialect, {written.name: written.type for written in WRITTEN})
-    return source.select(*source.c.values())

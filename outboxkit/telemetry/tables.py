@@ -6,12 +6,12 @@ their own, for which a collection does not wait if the database does not answer.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from threading import Lock, Thread
 
-from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -82,7 +82,7 @@ class TableReader:
             with self._engine.connect() as connection:
                 connection.execution_options(**snapshot_options(connection.dialect.name))
                 if is_server(connection.dialect.name):
-                    connection.execute(_statement(status.limit_reading))
+                    connection.execute(status.limit_reading())
                 readings |= part(connection, self._now())
         except DBAPIError as error:
             return sqlstate_of(error) is not None and not error.connection_invalidated
@@ -92,20 +92,14 @@ class TableReader:
 GaugeReader = Callable[[Connection, datetime], Readings]
 
 
-@cache
-def _statement(make: Callable[[], Executable]) -> Executable:
-    """The statement of this function, made once: that takes about as long here as to run it."""
-    return make()
-
-
 def _outbox(connection: Connection, now: datetime) -> Readings:
-    names = connection.execute(_statement(status.destinations), {"limit": 1, "most": MOST_DESTINATIONS}).scalars().all()
+    names = connection.execute(status.destinations(), {"limit": 1, "most": MOST_DESTINATIONS}).scalars().all()
     counts, ages = list[Reading](), list[Reading]()
     for name in dict.fromkeys((DEFAULT_DESTINATION, *names[:MOST_DESTINATIONS])):
         ours = COUNT_LIMIT | {"destination": name}
-        ready, oldest_ready = connection.execute(_statement(status.ready), ours).one()
-        waiting, next_due = connection.execute(_statement(status.count_waiting), ours).one()
-        parked = connection.execute(_statement(status.parked), ours).scalar_one()
+        ready, oldest_ready = connection.execute(status.ready(), ours).one()
+        waiting, next_due = connection.execute(status.count_waiting(), ours).one()
+        parked = connection.execute(status.parked(), ours).scalar_one()
         states = {"ready": ready, "waiting": waiting, "parked": parked}
         counts += [(count, {"destination": name, "state": state}) for state, count in states.items()]
         since = [moment for moment in (oldest_ready, next_due) if moment is not None and moment <= now]
@@ -115,15 +109,13 @@ def _outbox(connection: Connection, now: datetime) -> Readings:
 
 def _dead_letters(connection: Connection, _: datetime) -> Readings:
     counts = {(side, reason): 0 for side, reasons in catalogue.DEAD_REASONS.items() for reason in reasons}
-    counts |= {
-        (row.side, row.reason): row.rows for row in connection.execute(_statement(status.dead_open), COUNT_LIMIT)
-    }
+    counts |= {(row.side, row.reason): row.rows for row in connection.execute(status.dead_open(), COUNT_LIMIT)}
     readings: list[Reading] = [(count, {"side": side, "reason": reason}) for (side, reason), count in counts.items()]
     return {catalogue.DEAD_OPEN: readings}
 
 
 def _parked_keys(connection: Connection, _: datetime) -> Readings:
-    count = connection.execute(_statement(status.count_parked_keys), COUNT_LIMIT).scalar_one()
+    count = connection.execute(status.count_parked_keys(), COUNT_LIMIT).scalar_one()
     return {catalogue.PARKED_KEYS: [(count, NONE)]}
 
 
@@ -137,9 +129,9 @@ def _pauses(connection: Connection, now: datetime) -> Readings:
 
 
 def _database(connection: Connection, now: datetime) -> Readings:
-    oldest = connection.execute(_statement(activity.oldest_transaction)).first()
+    oldest = connection.execute(activity.oldest_transactions()).first()
     since = oldest.since if oldest is not None else now
-    vacuum = connection.execute(_statement(activity.vacuum)).first()
+    vacuum = connection.execute(activity.vacuum()).first()
     return {
         catalogue.OLDEST_TRANSACTION_AGE: [((now - since).total_seconds(), NONE)] if since is not None else [],
         catalogue.DEAD_ROWS: [(vacuum.dead_rows, NONE)] if vacuum is not None else [],
@@ -176,16 +168,15 @@ class TableGauges:
             except ConfigurationError:
                 return
 
-    def observed(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def observed(self) -> Iterator[None]:
         """Have the gauges read while the block runs."""
-        return nullcontext() if self._reader is None else _observed(self._reader)
-
-
-@contextmanager
-def _observed(engine: Engine) -> Iterator[None]:
-    reader = TableReader(engine)
-    try:
-        with metrics.observed({metric: partial(reader.read, metric) for metric in GAUGES}):
+        if self._reader is None:
             yield
-    finally:
-        engine.dispose()
+            return
+        reader = TableReader(self._reader)
+        try:
+            with metrics.observed({metric: partial(reader.read, metric) for metric in GAUGES}):
+                yield
+        finally:
+            self._reader.dispose()

@@ -100,6 +100,7 @@ EXAMPLES: dict[str, Any] = {
     "table": tables.outbox,
     "waiting": sql.waiting.WaitingSelection(message_ids=("m-1",), type="OrderConfirmed", key="order-7", after=MOMENT),
     "type_": "OrderConfirmed",
+    "unless_there": True,
 }
 """An argument for every parameter name; `dialect` is the dialect's own name."""
 
@@ -107,10 +108,7 @@ DIALECTS: dict[str, Dialect] = {"postgresql": psycopg2.dialect(), "sqlite": sqli
 """The elder of PostgreSQL's drivers: the younger one adds a cast to every parameter, which only hides the statement."""
 
 _NEW_ROW = [column.name for column in statements.write.WRITTEN]
-GIVEN = {
-    "write.insert_one": _NEW_ROW,
-    "write.insert_one_unless_there": _NEW_ROW,
-}
+GIVEN = {"write.insert_one": _NEW_ROW}
 """The columns of statements that are executed with a dict."""
 
 CLAUSES = re.compile(

@@ -44,7 +44,7 @@ def test_a_prepared_transaction_holds_back_vacuum(preparing_url: str) -> None:
     engine, name = create_engine(preparing_url), f"left-{secrets.token_hex(4)}"
     with engine.connect() as reader, psycopg.connect(libpq(preparing_url), autocommit=True) as connection:
         connection.execute(f"BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'")
-        holder = reader.execute(activity.oldest_transaction()).one()
+        holder, *_ = reader.execute(activity.oldest_transactions())
         connection.execute(f"ROLLBACK PREPARED '{name}'")
     engine.dispose()
     assert (holder.kind, holder.pid, holder.name) == ("prepared", None, name)

@@ -11,4 +11,6 @@ FROM unnest(:message_id::VARCHAR(255)[], :type::VARCHAR(255)[], :payload::BYTEA[
     WITH ORDINALITY AS given(message_id, type, payload, key, topic, headers, correlation_id, causation_id, created_at,
     content_type, content_encoding, queue, version, due_at, expires_at, discard_unroutable, dedup, destination, reply,
     place)
-ORDER BY given.place;
+ORDER BY given.place
+ON CONFLICT (message_id)
+WHERE dedup DO NOTHING;
