@@ -54,11 +54,7 @@ async def serving(settings: "Settings", worker: Worker) -> AsyncIterator[ListenA
 
 @contextmanager
 def serving_processes(settings: "Settings", processes: Sequence[Process]) -> Iterator[None]:
-    """The admin port of a supervisor, which asks those of its processes, if the settings have one.
-
-    Raises:
-        ConfigurationError: as of `serving`.
-    """
+    """The admin port of a supervisor, which asks those of its processes, if the settings have one."""
     if settings.admin_port is None:
         yield
         return

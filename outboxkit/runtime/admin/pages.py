@@ -11,8 +11,7 @@ from outboxkit import statements
 from outboxkit.database import silence
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.errors.failures import first_line
-from outboxkit.runtime import logs
-from outboxkit.runtime.admin.port import MakePage, Page, text_page
+from outboxkit.runtime.admin.port import MakePage, Page, text_page, verdict
 from outboxkit.runtime.health import Health
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.telemetry import scrape
@@ -72,7 +71,7 @@ class Shared(Generic[T]):
     """An answer that requests of about the same time share.
 
     Args:
-        ask: gets the answer; it raises nothing.
+        ask: gets the answer.
         seconds: how long the answer holds.
     """
 
@@ -94,18 +93,19 @@ def pages_of(
     worker: Worker, heartbeat: Heartbeat, publish_limit: float, unmeasured: str | None
 ) -> Mapping[str, MakePage]:
     """The pages of a worker by their paths. A call of the publisher is stuck after `publish_limit` seconds."""
-    database, scraped = Shared(lambda: _database_trouble(worker.engine, heartbeat)), Shared(_scrape)
+    database = Shared(lambda: _database_trouble(worker.engine, heartbeat))
+    scraped = Shared(lambda: Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE))
 
     def live() -> Page:
         trouble = why_stuck(worker.health(), heartbeat.age, publish_limit)
-        return _verdict("live", [trouble] if trouble else [])
+        return verdict("live", *filter(None, [trouble]), failed=trouble is not None)
 
     def ready() -> Page:
         health = worker.health()
         trouble = why_stuck(health, heartbeat.age, publish_limit)
         servers = {"database": database(), **health.servers}
         lines = [f"{server}: {reason or 'connected'}" for server, reason in servers.items()]
-        return _verdict("ready", ([trouble] if trouble else []) + lines, failed=bool(trouble or any(servers.values())))
+        return verdict("ready", *filter(None, [trouble]), *lines, failed=bool(trouble or any(servers.values())))
 
     def metrics() -> Page:
         if unmeasured is not None:
@@ -146,22 +146,6 @@ def _database_trouble(engine: AsyncEngine, heartbeat: Heartbeat) -> str | None:
     return None
 
 
-def _scrape() -> Page:
-    try:
-        return Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-        logs.logger().error("the metrics could not be scraped", exc_info=error)
-        return text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "the metrics could not be scraped: the log has it")
-
-
 async def _ask(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         await connection.execute(statements.activity.current_version())
-
-
-def _verdict(state: str, lines: list[str], *, failed: bool | None = None) -> Page:
-    if failed is None:
-        failed = bool(lines)
-    if failed:
-        return text_page(HTTPStatus.SERVICE_UNAVAILABLE, f"not {state}", *lines)
-    return text_page(HTTPStatus.OK, state, *lines)

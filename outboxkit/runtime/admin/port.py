@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 from outboxkit.runtime import logs
 
@@ -38,6 +37,13 @@ class Page:
 def text_page(status: HTTPStatus, *lines: str) -> Page:
     """A page of these lines of text."""
     return Page(status, "".join(f"{line}\n" for line in lines).encode())
+
+
+def verdict(state: str, *lines: str, failed: bool) -> Page:
+    """A page of a state and its reasons: 200, or 503 if it has failed."""
+    if failed:
+        return text_page(HTTPStatus.SERVICE_UNAVAILABLE, f"not {state}", *lines)
+    return text_page(HTTPStatus.OK, state, *lines)
 
 
 MakePage = Callable[[], Page]
@@ -130,11 +136,7 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def _page(self) -> Page:
-        try:
-            path = urlsplit(self.path).path
-        except ValueError:
-            return text_page(HTTPStatus.BAD_REQUEST, "an HTTP/1.1 request is accepted")
-        make = self.server.pages.get(path)
+        make = self.server.pages.get(self.path.partition("?")[0])
         if make is None:
             return text_page(HTTPStatus.NOT_FOUND, f"there are: {', '.join(self.server.pages)}")
         try:

@@ -7,7 +7,7 @@ from http.client import HTTPConnection, HTTPException
 from socket import socket
 from typing import Protocol
 
-from outboxkit.runtime.admin.port import MakePage, Page, text_page
+from outboxkit.runtime.admin.port import MakePage, Page, text_page, verdict
 from outboxkit.telemetry import scrape
 
 ANSWER_SECONDS = 5.0
@@ -76,5 +76,4 @@ def _together(
         first, *more = page.body.decode(errors="replace").splitlines() or [""]
         lines.append(f"process {process.number}: {', '.join(more) or first}")
         failed |= page.status != HTTPStatus.OK and fails(process)
-    status = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
-    return text_page(status, f"not {state}" if failed else state, *lines)
+    return verdict(state, *lines, failed=failed)
