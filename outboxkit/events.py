@@ -146,11 +146,7 @@ def _is_name(name: object) -> bool:
 
 
 def declaration_of(cls: type) -> Declaration:
-    """The declaration of this very class; a subclass needs one of its own.
-
-    Raises:
-        ConfigurationError: the class is not an event.
-    """
+    """The declaration of this very class; a subclass needs one of its own."""
     declaration = cls.__dict__.get(_MARK)
     if declaration is None:
         raise ConfigurationError(_no_event(cls))
@@ -171,11 +167,7 @@ def _no_event(cls: type) -> str:
 
 
 def declaration_of_instance(event: object) -> Declaration:
-    """The declaration of an event's class.
-
-    Raises:
-        ConfigurationError: it is not an instance of an event class.
-    """
+    """The declaration of an event's class."""
     if isinstance(event, type):
         raise ConfigurationError(f"{event.__qualname__} is the class: pass an instance, as in {event.__name__}(...)")
     if isinstance(event, list | tuple) and any(map(_is_instance, event)):
@@ -184,11 +176,7 @@ def declaration_of_instance(event: object) -> Declaration:
 
 
 def name_of(cls: type) -> str:
-    """The name that `@event` gave to this very class.
-
-    Raises:
-        ConfigurationError: the class is not an event.
-    """
+    """The name that `@event` gave to this very class."""
     return declaration_of(cls).name
 
 

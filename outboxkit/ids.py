@@ -73,9 +73,6 @@ def derive_from(cause_id: str, *parts: IdPart) -> str:
     It is a UUIDv8 (RFC 9562, section 5.8), whose 48 bits of time are those of the cause. So it sorts beside its cause,
     into the same partition of an inbox. That time is not the message's own, and `time_of` does not return it. If the
     cause has no time, or `GENERATIONS` have had it, the id is that of `derive`: a chain of causes may go on for years.
-
-    Raises:
-        TypeError: as `derive`.
     """
     if not _TIMED.fullmatch(cause_id):
         return derive(cause_id, *parts)

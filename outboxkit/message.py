@@ -137,11 +137,7 @@ def caused_by(cause: Message, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_headers(headers: object) -> None:
-    """Refuse headers that are not a mapping. `codec.rows.encode_headers` checks their names and values.
-
-    Raises:
-        EncodeError: they are something else.
-    """
+    """Refuse headers that are not a mapping. `codec.rows.encode_headers` checks their names and values."""
     if type(headers) is not dict and not isinstance(headers, Mapping):
         raise EncodeError(
             f"message headers is {headers!r} ({type(headers).__name__}); it must be a mapping, such as a dict"

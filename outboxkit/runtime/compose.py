@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,24 +159,29 @@ async def consumer(
         engine = database(settings, name=session_name(CONSUMER_SESSION, tuple(limits)), pool_size=size)
     patience = settings.publish_timeout if drain else None
     logs.show_records()
+
+    def consumer_of(
+        name: str, subscriber: "Subscriber", handlers: "Sequence[Handler]", shard: str | None = None
+    ) -> Consumer:
+        return Consumer(
+            *(engine, subscriber, handlers),
+            queue=name,
+            shard=shard,
+            concurrency=limits[name],
+            policy=policy,
+            patience=patience,
+            readers=readers,
+        )
+
     try:
         own = [handler for each in assigned.values() for handler in each]
         async with (wiring or Wiring()).running(own) as wired:
             assigned = queues.assign(wired, list(limits))
             if shards is not None:
-                yield _sharded(settings, engine, shards, assigned[shards.queue], policy, patience, readers)
+                made = partial(consumer_of, shards.queue)
+                yield _sharded(settings, engine, shards, assigned[shards.queue], policy, patience, made)
                 return
-            consumers = [
-                Consumer(
-                    *(engine, each, assigned[name]),
-                    queue=name,
-                    concurrency=limits[name],
-                    policy=policy,
-                    patience=patience,
-                    readers=readers,
-                )
-                for name, each in subscribers.items()
-            ]
+            consumers = [consumer_of(name, each, assigned[name]) for name, each in subscribers.items()]
             several = Consumers(consumers, shutdown_timeout=settings.shutdown_timeout)
             yield several if len(consumers) > 1 else consumers[0]
     finally:
@@ -191,10 +197,10 @@ def _sharded(
     handlers: "Sequence[Handler]",
     policy: "ConsumerPolicy",
     patience: "timedelta | None",
-    readers: "Sequence[Reader]",
+    made: "Callable[[Subscriber, Sequence[Handler], str], Consumer]",
 ) -> "ShardedConsumer":
     from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove  # noqa: PLC0415
-    from outboxkit.consumer import Consumer, ShardConsumer, ShardedConsumer  # noqa: PLC0415
+    from outboxkit.consumer import ShardConsumer, ShardedConsumer  # noqa: PLC0415
     from outboxkit.runtime import queues  # noqa: PLC0415 - as above
 
     url, limit = broker_url(settings), queues.concurrency_of(settings)[shards.queue]
@@ -213,16 +219,7 @@ def _sharded(
             shards=shards,
         )
         subscriber.max_unacked_bytes //= len(shards.consumed)
-        consumer = Consumer(
-            *(engine, subscriber, handlers),
-            queue=shards.queue,
-            shard=queue,
-            concurrency=limit,
-            policy=policy,
-            patience=patience,
-            readers=readers,
-        )
-        return ShardConsumer(consumer, subscriber)
+        return ShardConsumer(made(subscriber, handlers, queue), subscriber)
 
     move = ShardMove(url, settings.exchange, topics, policy.delays)
     return ShardedConsumer(

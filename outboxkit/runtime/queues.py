@@ -1,4 +1,7 @@
-"""The queues of a process: which handlers each of them has, how many messages at once, and its subscriber."""
+"""The queues of a process: which handlers each of them has, how many messages at once, and its subscriber.
+
+Settings that do not fit together are a `ConfigurationError`.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -19,22 +22,14 @@ SHARDED_LENGTH = QUEUE_LENGTH - len(".12.11")
 
 
 def consumed_queues(settings: Settings) -> Sequence[ConsumedQueue]:
-    """The queues that a consumer is to read.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The queues that a consumer is to read."""
     if settings.queue is None:
         raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
     return settings.queue
 
 
 def concurrency_of(settings: Settings) -> dict[str, Concurrency]:
-    """The queues by their names, and what each of them may do at once.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The queues by their names, and what each of them may do at once."""
     batch = settings.batch_size or defaults.CONSUME_BATCH_SIZE
     return {
         queue.name: Concurrency(queue.concurrency or settings.concurrency, batch, settings.ordered)
@@ -43,11 +38,7 @@ def concurrency_of(settings: Settings) -> dict[str, Concurrency]:
 
 
 def shards_of(settings: Settings) -> Shards | None:
-    """The shards of the queue; None if the settings do not split it.
-
-    Raises:
-        ConfigurationError: it is not ordered, not the only queue, or not declared.
-    """
+    """The shards of the queue; None if the settings do not split it."""
     if settings.shards is None:
         return None
     queues = consumed_queues(settings)
@@ -76,9 +67,6 @@ def assign(handlers: Sequence[Handler], queues: Sequence[str]) -> dict[str, list
     """The handlers of each queue. A handler that names no queue belongs to the only one.
 
     Those that name another queue are left out, with a warning: another process has that queue, or its name is wrong.
-
-    Raises:
-        ConfigurationError: a handler names no queue, and there are several. Or a queue has no handler.
     """
     assigned: dict[str, list[Handler]] = {name: [] for name in queues}
     left_out: dict[str, list[str]] = {}
@@ -117,12 +105,7 @@ def subscribers(
     delays: Sequence[timedelta],
     own: Subscriber | None,
 ) -> dict[str, Subscriber]:
-    """A subscriber for each queue. They share the memory that a process may use for what it has not handled yet.
-
-    Raises:
-        ConfigurationError: one of your `own` is to serve several queues, or the broker has no queues. Or the queue of a
-            binding is not clear, or nothing is to be declared.
-    """
+    """A subscriber for each queue. They share the memory that a process may use for what it has not handled yet."""
     if own is not None:
         if len(assigned) > 1:
             raise ConfigurationError(f"a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has {len(assigned)}")

@@ -1,4 +1,7 @@
-"""Sources of a consumer's messages, as the settings write them: queues, and further bindings of queues. Pure."""
+"""Sources of a consumer's messages, as the settings write them: queues, and further bindings of queues. Pure.
+
+What reads otherwise is a `ValueError`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -22,11 +25,7 @@ class ConsumedQueue:
 
     @classmethod
     def parse(cls, text: str) -> "ConsumedQueue":
-        """`mails`, or `mails:2` with its own concurrency. The last colon counts, if a number follows it.
-
-        Raises:
-            ValueError: it reads otherwise.
-        """
+        """`mails`, or `mails:2` with its own concurrency. The last colon counts, if a number follows it."""
         match = _QUEUE.fullmatch(text.strip())
         number = int(match[2]) if match and match[2] else None
         if match is None or len(match[1]) > QUEUE_LENGTH or (number is not None and not 1 <= number <= MOST_AT_ONCE):
@@ -89,11 +88,7 @@ class Binding:
 
     @classmethod
     def parse(cls, text: str) -> "Binding":
-        """`EXCHANGE:KEY`, or `QUEUE=EXCHANGE:KEY`. The last colon separates, and the first equals sign.
-
-        Raises:
-            ValueError: it reads otherwise.
-        """
+        """`EXCHANGE:KEY`, or `QUEUE=EXCHANGE:KEY`. The last colon separates, and the first equals sign."""
         queue, equals, rest = text.strip().partition("=")
         exchange, colon, key = (rest if equals else text.strip()).rpartition(":")
         lengths = (len(exchange), len(key), len(queue) if equals else 1)
@@ -106,11 +101,7 @@ class Binding:
 
 
 def parse_queues(value: object) -> object:
-    """Queues from a text, or from the texts of a repeated option; anything else is left as it is.
-
-    Raises:
-        ValueError: one reads otherwise, or is there twice.
-    """
+    """Queues from a text, or from the texts of a repeated option; anything else is left as it is."""
     parts = _parts(value)
     if not isinstance(parts, list | tuple):
         return parts
@@ -122,11 +113,7 @@ def parse_queues(value: object) -> object:
 
 
 def parse_bindings(value: object) -> object:
-    """Bindings from a text, or from the texts of a repeated option; anything else is left as it is.
-
-    Raises:
-        ValueError: one reads otherwise.
-    """
+    """Bindings from a text, or from the texts of a repeated option; anything else is left as it is."""
     parts = _parts(value)
     if not isinstance(parts, list | tuple):
         return parts

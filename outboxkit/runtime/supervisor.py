@@ -37,9 +37,6 @@ def supervise(settings: Settings, count: int, *, drain: bool = False) -> int | N
 
     It returns None at once if this process is to do the work itself, alone or as one of several. A process that dies
     is started again, unless the command is to `drain`, and ends by itself.
-
-    Raises:
-        ConfigurationError: the database has one writer, or the admin port cannot be opened.
     """
     if count == 1 or supervised() is not None:
         return None

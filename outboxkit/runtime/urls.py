@@ -1,6 +1,7 @@
 """URLs of databases and brokers, credentials of HTTP destinations, and addresses to listen on.
 
-Which of them are accepted, and which parts may be printed.
+Which of them are accepted, and which parts may be printed. What is not accepted is a `ValueError`, whose text says what
+is, and has no part that may be secret.
 """
 
 import re
@@ -23,11 +24,7 @@ _OF_ASYNCPG = {"ssl": "sslmode=require", "timeout": "connect_timeout=10", "serve
 
 
 def check_database(text: str) -> None:
-    """Validate the URL of a database.
-
-    Raises:
-        ValueError: it cannot be used; the text has no part that may be secret.
-    """
+    """Validate the URL of a database."""
     if is_ambiguous(text):
         raise ValueError(f"{DATABASES} is accepted; {ESCAPED}")
     try:
@@ -61,11 +58,7 @@ def _check_query(url: URL) -> None:
 
 
 def check_broker(text: str) -> None:
-    """Validate the URL of a broker, several with commas between them, or the URL of an HTTP destination.
-
-    Raises:
-        ValueError: it cannot be used; the text has no part that may be secret.
-    """
+    """Validate the URL of a broker, several with commas between them, or the URL of an HTTP destination."""
     each = [url.strip() for url in text.split(",")]
     scheme, separator, _ = each[0].partition("://")
     if separator and scheme in _HTTP:
@@ -100,11 +93,7 @@ _OF_BROKERS = ("heartbeat", "auth", *_OF_TLS)
 
 
 def check_broker_options(url: str) -> None:
-    """Validate what stands behind the ? of a broker's URL: the client library ignores what it does not know.
-
-    Raises:
-        ValueError: an option is not known, belongs to TLS without TLS, or has a wrong value.
-    """
+    """Validate what stands behind the ? of a broker's URL: the client library ignores what it does not know."""
     parts = urlsplit(url)
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _OF_BROKERS:
@@ -121,23 +110,15 @@ def check_broker_options(url: str) -> None:
 
 
 def check_management(url: str) -> None:
-    """Validate the URL of RabbitMQ's management API.
-
-    Raises:
-        ValueError: it cannot be used; the text has no part that may be secret.
-    """
-    if not url.lower().startswith(tuple(f"{scheme}://" for scheme in _HTTP)):
-        raise ValueError("http://user:password@host:15672 or https://… is accepted")
-    check_http(url)
+    """Validate the URL of RabbitMQ's management API."""
+    check_http(url, accepted="http://user:password@host:15672 or https://… is accepted")
 
 
-def check_http(url: str) -> None:
-    """Validate the URL of an HTTP destination.
+ONE_HTTP_URL = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
 
-    Raises:
-        ValueError: it cannot be used; the text has no part that may be secret.
-    """
-    accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
+
+def check_http(url: str, *, accepted: str = ONE_HTTP_URL) -> None:
+    """Validate the URL of an HTTP destination."""
     if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):
         raise ValueError(f"{accepted}; this is not such a URL")
     if is_ambiguous(url):
@@ -157,21 +138,13 @@ _SIGNING = "whsec_"
 
 
 def check_authorization(value: str) -> None:
-    """Validate the `Authorization` header for an HTTP destination.
-
-    Raises:
-        ValueError: it cannot be a header. The text does not show it.
-    """
+    """Validate the `Authorization` header for an HTTP destination."""
     if _HEADER.fullmatch(value) is None:
         raise ValueError("the value of a header is accepted, such as Bearer …: one line of printable ASCII")
 
 
 def signing_key(secret: str) -> bytes:
-    """The bytes of a secret with which requests are signed, from `whsec_` and their base64.
-
-    Raises:
-        ValueError: it is not such a secret. The text does not show it.
-    """
+    """The bytes of a secret with which requests are signed, from `whsec_` and their base64."""
     try:
         key = b64decode(secret.removeprefix(_SIGNING), validate=True)
     except ValueError:
@@ -197,11 +170,7 @@ class ListenAddress(NamedTuple):
 
 
 def parse_address(value: object) -> object:
-    """A `ListenAddress` from `PORT` or `HOST:PORT`; one is returned as it is. Without a host it is `LOOPBACK`.
-
-    Raises:
-        ValueError: it reads otherwise.
-    """
+    """A `ListenAddress` from `PORT` or `HOST:PORT`; one is returned as it is. Without a host it is `LOOPBACK`."""
     if isinstance(value, ListenAddress):
         return value
     text = str(value).strip()

@@ -194,11 +194,7 @@ def check(connection: Connection) -> None:
 
 
 def check_readable(connection: Connection) -> None:
-    """`check` for a command that only reads: a default partition may be missing.
-
-    Raises:
-        SchemaError, ConfigurationError: as `check`.
-    """
+    """`check` for a command that only reads: a default partition may be missing."""
     _check(connection, READ_PARTS)
 
 
@@ -215,21 +211,13 @@ def _check(connection: Connection, kinds: Collection[str]) -> None:
 
 
 async def check_engine(engine: AsyncEngine) -> None:
-    """`check` on a connection of its own, for a process's start.
-
-    Raises:
-        SchemaError, ConfigurationError: as `check`.
-    """
+    """`check` on a connection of its own, for a process's start."""
     async with engine.begin() as connection:
         await connection.run_sync(check)
 
 
 async def check_worker(engine: AsyncEngine) -> None:
-    """`check_engine` and `pooler.check_sessions`, for a worker's start.
-
-    Raises:
-        SchemaError, ConfigurationError: as these.
-    """
+    """`check_engine` and `pooler.check_sessions`, for a worker's start."""
     await check_engine(engine)
     await pooler.check_sessions(engine)
 

@@ -32,9 +32,6 @@ def text() -> bytes:
     """The metrics of this process, and of the process itself, such as its memory. `CONTENT_TYPE` is its type.
 
     It may wait for the database for a few seconds: call it in a thread. Scrapes of several threads come one by one.
-
-    Raises:
-        ModuleNotFoundError, ConfigurationError: as of `prepare`.
     """
     with _lock:
         registry, generate = _registry()

@@ -59,11 +59,7 @@ def upgrade(op: Any, *, to: int, since: int = 0) -> None:
 
 
 def downgrade(op: Any, *, to: int, since: int) -> None:
-    """Undo the steps after `to`, newest first, beginning with `since`. Undoing the first drops every message.
-
-    Raises:
-        ConfigurationError: there are no such steps.
-    """
+    """Undo the steps after `to`, newest first, beginning with `since`. Undoing the first drops every message."""
     for version in reversed(_between(to, since)):
         if version > 1:
             op.execute(_VERSION.update().values(version=version - 1))
