@@ -23,18 +23,7 @@ _MAPPED = ("__mapper__", "__table__")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The options that `@event` set on a class.
-
-    Attributes:
-        name: the message's type, and its default routing key.
-        strict_order: transactions that add one key wait for each other, so that positions follow commits.
-        discard_unroutable: a message that reaches no queue counts as published.
-        destination: the destination of its messages.
-        reply: the name of the event that the destination's answer becomes; None drops the answer.
-        version: the version of its fields, from 1.
-        aliases: the names that it had before, under which messages may still arrive.
-        compress: how payloads that are worth it are compressed; None: not at all.
-    """
+    """The options that `@event` set on a class, which says what they mean."""
 
     name: str
     strict_order: bool = False
@@ -170,7 +159,7 @@ def declaration_of_instance(event: object) -> Declaration:
     """The declaration of an event's class."""
     if isinstance(event, type):
         raise ConfigurationError(f"{event.__qualname__} is the class: pass an instance, as in {event.__name__}(...)")
-    if isinstance(event, list | tuple) and any(map(_is_instance, event)):
+    if isinstance(event, list | tuple) and any(is_event(type(each)) for each in event):
         raise ConfigurationError(f"a {type(event).__name__} is not an event: outbox.add_all takes several events")
     return declaration_of(type(event))
 
@@ -183,10 +172,6 @@ def name_of(cls: type) -> str:
 def is_event(cls: object) -> bool:
     """Whether `@event` named this very class."""
     return isinstance(cls, type) and _MARK in cls.__dict__
-
-
-def _is_instance(value: object) -> bool:
-    return is_event(type(value))
 
 
 def is_model(cls: type) -> bool:

@@ -145,14 +145,10 @@ def check_headers(headers: object) -> None:
 
 
 def check_moment(name: str, moment: object) -> None:
-    """Refuse a value that is not a moment, or not one that every clock, table and broker can hold.
-
-    Args:
-        name: the value's name in the error.
-        moment: an aware datetime from `FIRST_MOMENT` to `LAST_MOMENT`, or None.
+    """Refuse a value that is not a moment, or not one that every clock, table and broker can hold. None may pass.
 
     Raises:
-        EncodeError: it is another kind of value, has no time zone, or is outside these bounds.
+        EncodeError: it is another kind of value, has no time zone, or is not from `FIRST_MOMENT` to `LAST_MOMENT`.
     """
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC and FIRST_MOMENT <= moment <= LAST_MOMENT):
         return

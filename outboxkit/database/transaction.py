@@ -35,14 +35,9 @@ _ENDED, _ABORTED = 0, 3
 def session_of(session: AnySession, caller: str, arguments: str | None = None) -> Session:
     """The session itself, behind a scoped one.
 
-    Args:
-        session: the user's.
-        caller: the function's name, for the text of the error.
-        arguments: its other arguments, for the same text. None if it does no I/O, so that it takes an `AsyncSession`,
-            too.
-
     Raises:
-        TypeError: it is of another kind; the text says how an `AsyncSession` calls `caller`.
+        TypeError: it is of another kind, or an `AsyncSession`, and `caller` does I/O: the text says how such a session
+            calls it with these `arguments`. Without any it does none.
     """
     opened = session() if isinstance(session, scoped_session | async_scoped_session) else session
     if isinstance(opened, Session):

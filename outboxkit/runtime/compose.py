@@ -359,9 +359,7 @@ def _refuse(arguments: Sequence[str]) -> None:
 
 def explain(error: Exception) -> tuple[str, int]:
     """The line and the exit code for an error that ends a process. One that nobody expected is logged, too."""
-    if isinstance(error, ConfigurationError):
-        return str(error), WRONG_SETTINGS
-    if isinstance(error, BrokerRefused):
+    if isinstance(error, ConfigurationError | BrokerRefused):
         return str(error), WRONG_SETTINGS
     if isinstance(error, BrokerUnavailable):
         text = f"the {error.peer} is away: {_ended(str(error))}"

@@ -100,8 +100,7 @@ class Retention:
         periods: the minimum times.
         batch_size: rows deleted in one transaction.
         pause: the time between two of them.
-        clock: for tests; None means the database's own clock.
-        sleep: for tests.
+        clock: None means the database's own.
     """
 
     def __init__(

@@ -57,12 +57,9 @@ _Change = Callable[[AsyncConnection, PartitionedTable, _Partitions, date], Await
 async def prepare_partitions(
     connection: AsyncConnection, partitioned: PartitionedTable = PUBLISHED, now: datetime | None = None
 ) -> Changed:
-    """Create the partitions of today and the days ahead, and log a warning if that fails.
+    """Create the partitions of today and the days ahead, and log a warning if that fails. On SQLite nothing is done.
 
-    Args:
-        connection: outside a transaction. On SQLite nothing is done.
-        partitioned: the table: `PUBLISHED` or `INBOX`.
-        now: for tests; None means the database's clock.
+    The connection is in no transaction. Without `now` the database's clock says which day it is.
     """
     import structlog  # noqa: PLC0415 - slow to import, and commands that only read the clock do without
 

@@ -131,12 +131,7 @@ def _observations(metric: Metric, _: object) -> list[Any]:
 
 
 class BoundedNames:
-    """The names that an attribute may have: known ones, and the first of the others up to a bound; then `other`.
-
-    Args:
-        known: names that are always told apart.
-        most: how many others are.
-    """
+    """The names that an attribute may have: known ones, and the first of the others up to a bound; then `other`."""
 
     def __init__(self, known: Iterable[str] = (), *, most: int = MOST_NAMES) -> None:
         self._names = dict.fromkeys(known)

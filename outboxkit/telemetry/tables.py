@@ -150,11 +150,7 @@ PARTS: tuple[GaugeReader, ...] = (*PARTS_OF_EACH, _database, _inbox)
 
 
 class TableGauges:
-    """The gauges of the tables in a process that works on them.
-
-    Args:
-        engine: of the process; the gauges have a connection of their own, made as this one's are.
-    """
+    """The gauges of the tables in a process, which have a connection of their own beside its engine."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

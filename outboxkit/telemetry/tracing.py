@@ -161,12 +161,8 @@ def created(fields: Mapping[str, Any], destination: str) -> Mapping[str, object]
 def sending(messages: Sequence[Message], to: Endpoint, attempts: Iterable[tuple[str, int]] = ()) -> WorkSpan:
     """The span of publishing a batch, with links to the contexts of its messages.
 
-    There is none if all of them say that they are not sampled.
-
-    Args:
-        messages: the batch.
-        to: where it is published to.
-        attempts: the ids of messages that were tried before, and the number of this attempt.
+    There is none if all of them say that they are not sampled. `attempts` has the ids of messages that were tried
+    before, and the number of this attempt.
     """
     tracer = application_tracer()
     if tracer is None or not messages:

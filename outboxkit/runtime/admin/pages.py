@@ -38,12 +38,7 @@ class Worker(Protocol):
 
 
 class Heartbeat:
-    """The time at which an event loop last turned: a timer of the loop sets it.
-
-    Args:
-        loop: the event loop; `start` and `stop` are called there.
-        clock: a monotonic clock in seconds, for tests.
-    """
+    """The time at which an event loop last turned: a timer of the loop sets it. `start` and `stop` are called there."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.loop = loop
@@ -68,12 +63,7 @@ class Heartbeat:
 
 
 class Shared(Generic[T]):
-    """An answer that requests of about the same time share.
-
-    Args:
-        ask: gets the answer.
-        seconds: how long the answer holds.
-    """
+    """An answer that requests of about the same time share: it holds for so many seconds."""
 
     def __init__(self, ask: Callable[[], T], *, seconds: float = SHARED_SECONDS) -> None:
         self._ask = ask

@@ -50,11 +50,9 @@ MakePage = Callable[[], Page]
 
 
 class AdminPort(ThreadingHTTPServer):
-    """Answers requests for pages on a listening socket, from `start` until `stop`.
+    """Answers requests for pages on a listening socket, from `start` until `stop`, which closes it.
 
-    Args:
-        listening: the socket; `stop` closes it.
-        pages: the function that makes the page of each path, in the request's thread.
+    The page of each path is made in the request's thread.
     """
 
     daemon_threads = True
