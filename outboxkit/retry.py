@@ -1,7 +1,7 @@
 """Retry delays: arithmetic from the number of failures to a delay. Pure.
 
 A failed publish gets its delay in `relay/decisions.py`, by `Backoff`. A failed delivery gets it from its handler's
-`Retries` in `inbox/failure.py`, or else as the step of `OUTBOXKIT_RETRY_DELAYS` that `delay_for` says.
+`Retries` in `consumer/decisions.py`, or else as the step of `OUTBOXKIT_RETRY_DELAYS` that `delay_for` says.
 """
 
 import random

@@ -12,11 +12,11 @@ from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox
 from outboxkit.consumer.attempts import NOTED_FROM
+from outboxkit.consumer.decisions import Decision
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.routing import Arrival
 from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
-from outboxkit.inbox.failure import Decision
 from outboxkit.inbox.run_batch import COMMITTED
 from outboxkit.inbox.run_once import event_for
 from outboxkit.message import Message

@@ -1,10 +1,7 @@
-"""Another attempt or a dead letter, for a delivery that no handler gets, and the columns of the dead letter. Pure.
-
-The decision on a failed handler is in `inbox/failure.py`.
-"""
+"""Another attempt or a dead letter: the decisions of a consumer, and the columns of the dead letter. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,16 +11,40 @@ from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import HANDLERS, MOST_ATTEMPTS, encode_foreign_headers
 from outboxkit.codec.rows import TEXTS
 from outboxkit.consumer.memory import GROWTH
-from outboxkit.errors import ConfigurationError
-from outboxkit.errors.failures import first_line, printable
+from outboxkit.errors import ConfigurationError, DecodeError, NewerVersion, Reject, Retry
+from outboxkit.errors.failures import first_line, first_line_of, forget_values, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import FIRST_MOMENT, LAST_MOMENT, NAME_LIMIT, Message, storable
 from outboxkit.retry import Retries, delay_for
 from outboxkit.runtime import window
 
 SHOWN = 60
 """The maximum length of a name in an error that lists several."""
+
+NEWER_VERSION = "newer version"
+"""The reason of a message whose event has a newer version than the handler's class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Another attempt (`Outcome.RETRIED`) or a dead letter (`Outcome.DEAD`, `Outcome.STALE`), with its reason.
+
+    Attributes:
+        outcome: one of these three.
+        reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler`, `stale`, `crash`, `dropped`
+            or `newer version`.
+        error: the cause in one line.
+        after: the delay before the next attempt; None means the consumer's own delay.
+        cause: the exception that the handler raised; None if no handler is to blame.
+        traceback: the cause's traceback; None for `Retry` and `Reject`, which a handler raises on purpose.
+    """
+
+    outcome: Outcome
+    reason: str
+    error: str
+    after: timedelta | None = None
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
+    traceback: str | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +94,41 @@ class ConsumerPolicy:
         attempts = (rule.max_attempts if rule else None) or self.max_attempts
         failures = range(1, attempts)
         return attempts, [delay_for(self.delays, count, rule.delay(count) if rule else None) for count in failures]
+
+
+def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
+    """The decision on a handler's exception. `Reject` and a payload that is not the event are never retried.
+
+    A message of a newer version is retried by the consumer's rule, and not by the handler's. It waits for a newer
+    release of the consumer.
+
+    It is total: whatever was raised, the message is retried or dead.
+    """
+    if isinstance(error, Reject):
+        return Decision(Outcome.DEAD, "rejected", first_line_of(error.reason), cause=error)
+    if isinstance(error, NewerVersion):
+        outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
+        return Decision(outcome, NEWER_VERSION, first_line_of(str(error)))
+    if isinstance(error, DecodeError):
+        return Decision(Outcome.DEAD, "undecodable", first_line_of(str(error)), None, error, readable_traceback(error))
+    signal = error if isinstance(error, Retry) else None
+    text = first_line_of(signal.reason) if signal else first_line(error)
+    traceback = None if signal else readable_traceback(error)
+    rule = handler.retry
+    limit = (rule.max_attempts if rule else None) or max_attempts
+    if attempt >= limit or (rule is not None and isinstance(error, rule.never)):
+        return Decision(Outcome.DEAD, "failed", text, None, error, traceback)
+    after = signal.after if signal and isinstance(signal.after, timedelta) else None
+    if rule and after is None:
+        after = rule.delay(attempt)
+    return Decision(Outcome.RETRIED, "failed", text, after, error, traceback)
+
+
+def readable_traceback(error: BaseException) -> str:
+    """The error's traceback. Removes the parameters of SQL statements from the error itself."""
+    text = traceback_of(error)
+    forget_values(error)
+    return text
 
 
 def shortest_delay(retried: Iterable[Decision], step: timedelta) -> timedelta | None:

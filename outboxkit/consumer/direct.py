@@ -20,13 +20,13 @@ from sqlalchemy.orm import Session
 from outboxkit import defaults, inbox
 from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers, without_own
+from outboxkit.consumer.decisions import decide
 from outboxkit.consumer.handle import CONFLICTS, conflict_delay, note_conflict
 from outboxkit.consumer.threads import Threads
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome, Wiring
-from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.runtime.outage import Clock, is_cancelled, utc_now, what_is_away
 from outboxkit.runtime.window import CLOCK_SKEW

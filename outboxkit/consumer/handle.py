@@ -19,7 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox, statements, tables
 from outboxkit.consumer import decisions
 from outboxkit.consumer.attempts import NOTED_FROM, UNUSABLE, AttemptRecord, Records, blame_database
-from outboxkit.consumer.decisions import ConsumerPolicy
+from outboxkit.consumer.decisions import NEWER_VERSION, ConsumerPolicy, Decision, decide
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.consumer.threads import Threads
@@ -29,7 +29,6 @@ from outboxkit.errors import BrokerUnavailable
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import CHECK_VIOLATION, CONFLICT, TRANSIENT, sqlstate_of
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
-from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
 from outboxkit.inbox.run_once import payload_crc, recall
 from outboxkit.message import Message
 from outboxkit.retry import delay_for

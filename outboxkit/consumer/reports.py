@@ -14,10 +14,10 @@ import structlog
 
 from outboxkit.brokers import Subscriber
 from outboxkit.codec.envelopes.envelope import Malformed
+from outboxkit.consumer.decisions import Decision
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import first_line, path_of, printable, traceback_of
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
-from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
 from outboxkit.runtime import window
 from outboxkit.runtime.outage import Clock, Outage

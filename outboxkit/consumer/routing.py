@@ -16,11 +16,10 @@ from outboxkit.codec.envelopes import Reader
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.payloads import plain_size
 from outboxkit.consumer import decisions
-from outboxkit.consumer.decisions import ConsumerPolicy
+from outboxkit.consumer.decisions import ConsumerPolicy, Decision
 from outboxkit.consumer.memory import counter
 from outboxkit.events import is_pydantic
 from outboxkit.inbox import Handler
-from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
 from outboxkit.runtime import window
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PARTS = {
     "relay": (["relay/decisions.py", "relay/settle.py"], ["relay"]),
-    "failures": (["consumer/decisions.py", "inbox/failure.py"], ["consumer", "inbox"]),
+    "failures": (["consumer/decisions.py"], ["consumer", "inbox"]),
     "inbox": (["inbox/run_once.py"], ["inbox", "consumer"]),
     "effects": (["effects/once.py", "effects/record.py"], ["effects"]),
     "ledger": (["http/ledger.py"], ["http"]),

@@ -15,9 +15,9 @@ import outboxkit
 from outboxkit import consumer, effects, errors, ids, inbox, outbox, relay, schema, tables, testing
 from outboxkit.cli import app
 from outboxkit.codec import upcasts
+from outboxkit.consumer import decisions
 from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.http import asgi, fastapi, flask, ledger, preconditions, problems, request, steps
-from outboxkit.inbox import failure
 from outboxkit.runtime import admin, compose, process, retention, settings
 from outboxkit.runtime.settings import SECRETS, Settings, variable
 from outboxkit.schema import migrations
@@ -253,7 +253,7 @@ def test_every_column_and_index_is_in_the_section_of_its_table(table: tables.Tab
 
 def test_every_reason_of_a_consumer_is_in_the_catalogue() -> None:
     """A page has a row for each reason of the catalogue: `tests/unit/telemetry/test_catalogue.py`."""
-    named = re.search(r"reason: (.*?)\.\n", failure.Decision.__doc__ or "", re.DOTALL)
+    named = re.search(r"reason: (.*?)\.\n", decisions.Decision.__doc__ or "", re.DOTALL)
     assert named is not None
     assert set(re.findall(r"`([^`]+)`", named[1])) == set(DEAD_REASONS["inbox"])
 

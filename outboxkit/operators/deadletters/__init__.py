@@ -3,8 +3,8 @@
 One transaction resolves a page of them: it puts their messages back into the outbox, marks the dead letters and
 releases their keys. So a replay may be killed at any time, and run again.
 
-When a message becomes a dead letter is decided in `relay/decisions.py`, `inbox/failure.py` and, if no handler gets it,
-`consumer/routing.py` and `consumer/decisions.py`.
+When a message becomes a dead letter is decided in `relay/decisions.py`, `consumer/decisions.py` and, if no handler gets
+it, `consumer/routing.py`.
 """
 
 import asyncio

@@ -24,8 +24,7 @@ from outboxkit.codec.envelopes import CloudEvents
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import MOST_ATTEMPTS, read_delivery_headers
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
-from outboxkit.consumer.decisions import dead_letter_row
-from outboxkit.inbox.failure import Decision
+from outboxkit.consumer.decisions import Decision, dead_letter_row
 from outboxkit.message import NAME_LIMIT
 from tests.integration.consumer.running_consumer import (
     Billed,

@@ -15,9 +15,9 @@ from outboxkit import Outcome, tables
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.consumer.attempts import AttemptRecord, Records
+from outboxkit.consumer.decisions import Decision
 from outboxkit.consumer.reports import Reports
 from outboxkit.consumer.routing import Arrival, Mode
-from outboxkit.inbox.failure import Decision
 from outboxkit.runtime.outage import Outage
 from tests.unit.shop import NOW, message, rows
 

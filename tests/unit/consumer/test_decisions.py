@@ -25,8 +25,8 @@ from outboxkit import (
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.rows import decode_headers
 from outboxkit.consumer import ConsumerPolicy, decisions
+from outboxkit.consumer.decisions import Decision, decide
 from outboxkit.inbox import handler_of
-from outboxkit.inbox.failure import Decision, decide
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter
 from tests.unit.codec.envelopes import samples

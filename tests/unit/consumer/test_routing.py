@@ -12,10 +12,10 @@ from outboxkit.codec.compression import deflate
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import FRESH, DeliveryHeaders
 from outboxkit.consumer import ConsumerPolicy, decisions
+from outboxkit.consumer.decisions import Decision
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.events import COMPRESSIONS, Compression
 from outboxkit.inbox import handler_of
-from outboxkit.inbox.failure import Decision
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, message
 
 

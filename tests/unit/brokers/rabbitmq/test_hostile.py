@@ -19,8 +19,7 @@ from outboxkit.brokers.rabbitmq.incoming import HEADER_WEIGHT, RabbitDelivery, R
 from outboxkit.codec.envelopes import CloudEvents, reader_for
 from outboxkit.codec.envelopes.envelope import Malformed, read_with
 from outboxkit.codec.headers import MAX_DEPTH, MOST_ATTEMPTS, MOST_HANDLERS, carried
-from outboxkit.consumer.decisions import dead_letter_row, malformed
-from outboxkit.inbox.failure import Decision
+from outboxkit.consumer.decisions import Decision, dead_letter_row, malformed
 from outboxkit.message import LAST_MOMENT
 from tests.support.grammar import Grammar, short, sized
 from tests.support.night import by_night
