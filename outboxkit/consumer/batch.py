@@ -1,7 +1,7 @@
 """Many deliveries in one transaction. A batch that fails is bisected, and the failed delivery is handled alone."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import cast
@@ -17,11 +17,10 @@ from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.routing import Arrival
 from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
-from outboxkit.inbox.run_batch import COMMITTED
+from outboxkit.inbox.run_batch import COMMITTED, traced
 from outboxkit.inbox.run_once import event_for
 from outboxkit.message import Message
 from outboxkit.runtime.outage import is_cancelled
-from outboxkit.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +125,11 @@ class BatchRunner:
             with reports.timed(names, message_id=first, messages=len(arrivals)):
                 return inbox.run_batch(session, [entry for _, entry in entries])
 
+        in_thread = self.runner.routing.in_thread(arrivals[0])
         try:
-            in_thread = self.runner.routing.in_thread(arrivals[0])
-            outcomes = await self._traced(work, arrivals, stop, in_thread=in_thread)
+            with traced([cast("Message", arrival.message) for arrival in arrivals], at=self.runner.endpoint) as span:
+                outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
+                span.counts(outcomes or (), fine=COMMITTED)
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled():  # another error may have taken the place of the cancellation
                 raise
@@ -152,24 +153,6 @@ class BatchRunner:
         for arrival in arrivals:
             await (arrival.ack() if done else arrival.requeue())
         return []
-
-    async def _traced(
-        self,
-        work: Callable[[Session], list[Outcome]],
-        arrivals: Sequence[Arrival],
-        stop: asyncio.Event,
-        *,
-        in_thread: bool,
-    ) -> list[Outcome] | None:
-        messages = [cast("Message", arrival.message) for arrival in arrivals]
-        with tracing.processing_batch(messages, at=self.runner.endpoint) as span:
-            try:
-                outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
-            except BatchEntryFailed as error:
-                span.fails(error.__cause__ or error)
-                raise
-            span.counts(outcomes or (), fine=COMMITTED)
-        return outcomes
 
 
 def _around(arrivals: Sequence[Arrival], index: int, *, searched: bool) -> list[_Piece]:

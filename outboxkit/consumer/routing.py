@@ -279,7 +279,6 @@ class Routing:
         for handler in handlers:
             for type_ in handler.message_types:
                 self._by_type.setdefault(type_, []).append(handler)
-        self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
         places = {type_: {each.in_thread for each in group} for type_, group in self._by_type.items()}
         self._copies = {
             type_: [PYDANTIC_COPIES if is_pydantic(each.event_type) else 1 for each in group]
@@ -359,16 +358,12 @@ class Routing:
 
     def elsewhere(self, arrival: Arrival) -> tuple[str, ...]:
         """Required names that no handler here has for this type: another version of this consumer has them."""
-        names_here = self._names_of(arrival)
-        return tuple(name for name in _required_names(arrival) if name not in names_here)
+        here = self._by_type.get(arrival.message.type or "", ())
+        return tuple(name for name in _required_names(arrival) if all(name != each.name for each in here))
 
     def known_names(self, arrival: Arrival) -> tuple[str, ...]:
         """The required names, if every one is known here. Otherwise none: the decision concerns the message itself."""
         return () if self.elsewhere(arrival) else _required_names(arrival)
-
-    def _names_of(self, arrival: Arrival) -> frozenset[str]:
-        type_ = arrival.message.type
-        return frozenset() if type_ is None else self._names.get(type_, frozenset())
 
 
 def _required_names(arrival: Arrival) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from outboxkit.codec import payloads, upcasts
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import path_of, printable, text_of
-from outboxkit.events import declaration_of, is_event, name_of
+from outboxkit.events import declaration_of, is_event
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
@@ -90,28 +90,13 @@ class Handler:
         return not (self.is_async or self.in_loop)
 
     @property
-    def message_type(self) -> str:
-        """The type of the messages that it handles."""
-        return name_of(self.event_type)
-
-    @property
     def message_types(self) -> tuple[str, ...]:
         """All types of the messages that it handles: that of its event, and its earlier names."""
         return declaration_of(self.event_type).names
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """The arguments of `@inbox_handler`."""
-
-    name: str
-    batch: bool
-    timeout: timedelta | None
-    retry: Retries | None
-    middleware: tuple[Layer, ...]
-    in_loop: bool
-    queue: str | None
-    concurrency: int | None
+class _Options(dict[str, Any]):
+    """The arguments of `@inbox_handler`, by the names that `Handler` has for them."""
 
 
 def inbox_handler(
@@ -165,8 +150,16 @@ def inbox_handler(
     _check_concurrency(label, concurrency, batch=batch)
     if queue is not None and not (isinstance(queue, str) and queue):
         raise ConfigurationError(f"{label}: queue is {queue!r}; the name of a queue is accepted")
-    layers = layers_of(middleware, label)
-    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop, queue, concurrency)
+    options = _Options(
+        name=name,
+        batch=batch,
+        timeout=_duration(name, timeout),
+        retry=retry,
+        middleware=layers_of(middleware, label),
+        in_loop=in_loop,
+        queue=queue,
+        concurrency=concurrency,
+    )
 
     def mark(function: Decorated) -> Decorated:
         setattr(function, _MARK, options)
@@ -183,30 +176,23 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         ConfigurationError: it is not decorated, its signature is not that of a handler, or no payload could be decoded
             to its event. Or an upcast is missing between version 1 of its event and the one of its class.
     """
-    mark: _Mark | None = getattr(function, _MARK, None)
+    options: _Options | None = getattr(function, _MARK, None)
     qualname = getattr(function, "__qualname__", repr(function))
-    if mark is None:
+    if options is None:
         raise ConfigurationError(f'{qualname} is not a handler: decorate it with @inbox_handler("…")')
-    label = f"handler {mark.name!r}"
+    label = f"handler {options['name']!r}"
     is_async = inspect.iscoroutinefunction(function)
-    check_colour(mark.middleware, is_async=is_async, handler=mark.name)
-    if is_async and mark.in_loop:
+    check_colour(options["middleware"], is_async=is_async, handler=options["name"])
+    if is_async and options["in_loop"]:
         raise ConfigurationError(f"{label}: in_loop is for a plain def; {qualname} is an async def, always in the loop")
     event_type, takes_message, parameters = _read_signature(function, label, is_async=is_async)
     return Handler(
-        mark.name,
-        function,
-        event_type,
-        takes_message,
-        is_async,
-        batch=mark.batch,
-        timeout=mark.timeout,
-        retry=mark.retry,
+        function=function,
+        event_type=event_type,
+        takes_message=takes_message,
+        is_async=is_async,
         parameters=parameters,
-        middleware=mark.middleware,
-        in_loop=mark.in_loop,
-        queue=mark.queue,
-        concurrency=mark.concurrency,
+        **options,
     )
 
 
@@ -273,7 +259,7 @@ def _marked(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:
 
 def _is_marked(candidate: object) -> bool:
     try:
-        return isinstance(getattr(candidate, _MARK, None), _Mark)
+        return isinstance(getattr(candidate, _MARK, None), _Options)
     except Exception:  # noqa: BLE001 - a proxy that stands for nothing now, such as Flask's `request`
         return False
 

@@ -1,7 +1,7 @@
 """`run_batch`: the inbox's rule for many messages in one transaction, for handlers that may be run again."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -103,14 +103,21 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
                 f"failure: write @inbox_handler({entry.handler.name!r}, batch=True), or use run_once"
             )
     session, connection = opened(session, "run_batch", "entries")
-    with tracing.processing_batch([entry.message for entry in entries]) as span:
+    with traced([entry.message for entry in entries]) as span:
+        outcomes = _run(session, connection, entries)
+        span.counts(outcomes, fine=COMMITTED)
+    return outcomes
+
+
+@contextmanager
+def traced(messages: Sequence[Message], *, at: tracing.Endpoint = tracing.HERE) -> Iterator[tracing.WorkSpan]:
+    """The span of a batch, which has the error of the handler that failed."""
+    with tracing.processing_batch(messages, at=at) as span:
         try:
-            outcomes = _run(session, connection, entries)
+            yield span
         except BatchEntryFailed as error:
             span.fails(error.__cause__ or error)
             raise
-        span.counts(outcomes, fine=COMMITTED)
-    return outcomes
 
 
 def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> list[Outcome]:

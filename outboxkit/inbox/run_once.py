@@ -5,7 +5,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from datetime import datetime
 from enum import StrEnum
@@ -218,7 +218,11 @@ def call(
     driver = connection.connection.driver_connection
 
     def run() -> None:
-        invoke(handler, session, event, message, attempt)
+        try:
+            invoke(handler, session, event, message, attempt)
+        except (SystemExit, KeyboardInterrupt) as error:  # they end the process
+            error.add_note(f"in handler {handler.name!r}, with message {message.id!r} of type {message.type!r}")
+            raise
         if getattr(driver, "is_held", False):
             raise RuntimeError(
                 f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
@@ -227,22 +231,16 @@ def call(
         (leave or session.flush)()
 
     with (
-        _named(handler, message),
         handling(message, handler=handler.name, origin=Origin(session, installation)),
         transaction.guarded(session, connection, handler.name),
         session.info.get(LIMIT_OF_THREAD, _limited)(handler, connection),
     ):
-        in_own_task(session, run)
-
-
-@contextmanager
-def _named(handler: Handler, message: Message) -> Iterator[None]:
-    """Note the handler and the message in what ends the process."""
-    try:
-        yield
-    except (SystemExit, KeyboardInterrupt) as error:
-        error.add_note(f"in handler {handler.name!r}, with message {message.id!r} of type {message.type!r}")
-        raise
+        # In a context of its own, and in the event loop in a task of its own. The handler may keep that task and cancel
+        # it at any time: after its end this reaches neither the commit nor the ack.
+        if async_session(session) is None:
+            copy_context().run(run)
+        else:
+            await_(asyncio.create_task(greenlet_spawn(run)))
 
 
 @contextmanager
@@ -290,25 +288,18 @@ def invoke(handler: Handler, session: Session, event: object, message: Message, 
             f"handler {handler.name!r} is async and needs an AsyncSession: "
             "await session.run_sync(inbox.run_once, message, handler)"
         )
-    if handler.parameters:
-        _check_values(handler)
-    if not handler.middleware:
+    missing = [each.name for each in handler.parameters if each.is_required and each.name not in handler.values]
+    if missing:
+        raise ConfigurationError(
+            f"handler {handler.name!r} needs a value for its parameter {missing[0]!r}: give the consumer a Wiring, or "
+            "call the handler that Wiring(...).prepare returns"
+        )
+    layers: AbstractContextManager[None] = nullcontext()
+    if handler.middleware:
+        context = Context(session, event, message, handler.name, attempt, handler.resources)
+        layers = entered(handler.middleware, context, proxy)
+    with layers:
         _apply(handler, session if proxy is None else proxy, event, message)
-        return
-    context = Context(session, event, message, handler.name, attempt, handler.resources)
-    with entered(handler.middleware, context, proxy):
-        _apply(handler, session if proxy is None else proxy, event, message)
-
-
-def in_own_task(session: Session, run: Callable[[], None]) -> None:
-    """Run a handler in a task of its own, or in a context of its own: what it sets there is no other handler's.
-
-    It may keep that task and cancel it at any time. After its end this reaches neither the commit nor the ack.
-    """
-    if async_session(session) is None:
-        copy_context().run(run)
-    else:
-        await_(asyncio.create_task(greenlet_spawn(run)))
 
 
 def _apply(handler: Handler, session: Session | AsyncSession, event: object, message: Message) -> None:
@@ -326,15 +317,6 @@ def _apply(handler: Handler, session: Session | AsyncSession, event: object, mes
         raise ConfigurationError(
             f"handler {handler.name!r} returned an awaitable, which is never awaited: declare it, and its decorators' "
             "wrappers, as async def, and write `return await ...`"
-        )
-
-
-def _check_values(handler: Handler) -> None:
-    missing = [each.name for each in handler.parameters if each.is_required and each.name not in handler.values]
-    if missing:
-        raise ConfigurationError(
-            f"handler {handler.name!r} needs a value for its parameter {missing[0]!r}: give the consumer a Wiring, or "
-            "call the handler that Wiring(...).prepare returns"
         )
 
 
