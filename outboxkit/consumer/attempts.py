@@ -102,19 +102,15 @@ class Records:
         rows = await self._write(statement, self._place(message_id), stop)
         return AttemptRecord(0, *rows[0]) if rows else None
 
-    async def forget(self, message_id: str, stop: asyncio.Event) -> bool:
-        """Record that the start has ended, and that nothing more is to be known."""
-        return await self._write(statements.inbox.forget_attempt(), self._place(message_id), stop) is not None
+    async def forget(self, *message_ids: str, stop: asyncio.Event) -> bool:
+        """Record that the starts of these messages have ended, and that nothing more is to be known."""
+        statement = statements.inbox.forget_attempts(self.engine.dialect.name)
+        return await self._write(statement, {"queue": self.queue, "ids": sorted(message_ids)}, stop) is not None
 
     async def buried(self, message_id: str, stop: asyncio.Event) -> frozenset[str | None] | None:
         """The handlers that have given the message up: a process that ended before its ack has buried it."""
         rows = await self._write(statements.dead.buried(), self._place(message_id), stop)
         return None if rows is None else frozenset(row.handler for row in rows)
-
-    async def forget_all(self, message_ids: Sequence[str], stop: asyncio.Event) -> bool:
-        """`forget` for several messages."""
-        statement = statements.inbox.forget_attempts(self.engine.dialect.name)
-        return await self._write(statement, {"queue": self.queue, "ids": sorted(message_ids)}, stop) is not None
 
     async def note_retry(self, arrival: Arrival, failed: Failed, attempt: int, delay: timedelta) -> None:
         """Note that the message is tried again, for operators. The first failure costs nothing, no error matters.
@@ -140,13 +136,13 @@ class Records:
 
     async def call_off(self, message_id: str, known: AttemptRecord, stop: asyncio.Event) -> None:
         """Undo the start of a message at a stop, within two seconds if possible."""
-        statement: Executable = statements.inbox.forget_attempt()
-        place = self._place(message_id)
-        if known != _STARTED_ONCE:
-            statement, place = statements.inbox.call_off(), {f"at_{name}": value for name, value in place.items()}
+        row = {"at_queue": self.queue, "at_message_id": message_id}
         with suppress(TimeoutError, SQLAlchemyError):
             async with asyncio.timeout(LAST_WORD_SECONDS):
-                await self._write(statement, place, stop)
+                if known == _STARTED_ONCE:
+                    await self.forget(message_id, stop=stop)
+                else:
+                    await self._write(statements.inbox.call_off(), row, stop)
 
     async def bury(self, arrival: Arrival, failed: Failed, stop: asyncio.Event, *, attempts: int) -> bool:
         """Put the message among the dead letters, once for each handler, count them and say so.

@@ -149,7 +149,7 @@ class BatchRunner:
         noted = [
             cast("Message", each.message).id for each in arrivals if each.delivery.delivery_headers.attempt > NOTED_FROM
         ]
-        done = not noted or await self.runner.records.forget_all(noted, stop)
+        done = not noted or await self.runner.records.forget(*noted, stop=stop)
         for arrival in arrivals:
             await (arrival.ack() if done else arrival.requeue())
         return []

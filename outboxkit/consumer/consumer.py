@@ -130,8 +130,9 @@ class Consumer:
         self._concurrency = concurrency or Concurrency()
         seconds = patience.total_seconds() if patience else None
         name = shard or queue
-        is_alone = self._is_ordered_alone(subscriber, concurrency, shard)
-        self._membership = PlainMember(engine, queue) if is_alone else None
+        # A process with shards must not overtake what comes here in order.
+        is_unsplit = self._concurrency.ordered and shard is None and subscriber.system == "rabbitmq"
+        self._membership = PlainMember(engine, queue) if is_unsplit else None
         self._outage = outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._clock_outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, process="consumer", clock=clock)
@@ -176,11 +177,6 @@ class Consumer:
         self._held = keys
         if self._dispatcher is not None:
             self._dispatcher.hold(keys)
-
-    @staticmethod
-    def _is_ordered_alone(subscriber: Subscriber, concurrency: Concurrency | None, shard: str | None) -> bool:
-        """Whether messages of an ordered queue come here that a process with shards must not overtake."""
-        return concurrency is not None and concurrency.ordered and shard is None and subscriber.system == "rabbitmq"
 
     @property
     def paused(self) -> Pause | None:
@@ -256,15 +252,19 @@ class Consumer:
 
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
-        gauges = self._reports.gauges(self._outage, self._clock_outage) | self._database_clock.gauges()
-        places, queue = self._concurrency.transactions, self._reports.labels
-        gauges[catalogue.PLACES] = lambda: [
-            (count, queue | {"state": state})
-            for state, count in (("all", places), ("taken", self._reports.runs.count()))
-        ]
-        gauges[catalogue.QUEUE_MESSAGES] = lambda: [(length, {"queue": name}) for name, length in self._lengths.items()]
-        with metrics.observed(gauges):
+        with metrics.observed(self._gauges()):
             return await self._prepared(stop, shared or ProcessWide.of(self._engine, self.handlers), drain=drain)
+
+    def _gauges(self) -> dict[catalogue.Metric, metrics.Read]:
+        places, labels = self._concurrency.transactions, self._reports.labels
+        own: dict[catalogue.Metric, metrics.Read] = {
+            catalogue.PLACES: lambda: [
+                (places, labels | {"state": "all"}),
+                (self._reports.runs.count(), labels | {"state": "taken"}),
+            ],
+            catalogue.QUEUE_MESSAGES: lambda: [(length, {"queue": name}) for name, length in self._lengths.items()],
+        }
+        return self._reports.gauges(self._outage, self._clock_outage) | self._database_clock.gauges() | own
 
     async def _prepared(self, stop: asyncio.Event, shared: ProcessWide, *, drain: bool) -> int:
         """Get ready, and dispatch. An outage is waited out at each step."""

@@ -311,12 +311,12 @@ class _Running:
 
         def ended(_: asyncio.Task[None]) -> None:
             self.handling -= 1
-            self._reports.ended(len(arrivals))
+            self._reports.in_flight -= len(arrivals)
             for limit in limits:
                 limit.running -= 1
 
         self.handling += 1
-        self._reports.started(len(arrivals))
+        self._reports.in_flight += len(arrivals)
         self.start(work, arrivals).add_done_callback(ended)
 
     def start(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival] = ()) -> asyncio.Task[None]:

@@ -249,7 +249,7 @@ class HandlerRunner:
         delivery, record, arrival.waits = arrival.delivery, AttemptRecord(), None
         if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None and _may_run(arrival):
             # The copy counts as new, so the record of its earlier starts has to go first.
-            is_cleared = await self.records.forget(_id(arrival), stop)
+            is_cleared = await self.records.forget(_id(arrival), stop=stop)
             await (arrival.requeue_fresh() if is_cleared else arrival.requeue())
             return
         buried = frozenset[str | None]()
@@ -362,7 +362,7 @@ class HandlerRunner:
         planned = delay_for(self.policy.delays, attempt, shortest)
         if arrival.key is None:
             # Clear the record first: if the process ends while the copy waits, the message did not cause that.
-            if record.starts and not await self.records.forget(_id(arrival), stop):
+            if record.starts and not await self.records.forget(_id(arrival), stop=stop):
                 await arrival.requeue()
                 return
             await self.records.note_retry(arrival, retried, attempt, planned)
@@ -395,7 +395,7 @@ class HandlerRunner:
         )
         done = not failed or await self.records.bury(arrival, failed, stop, attempts=count)
         if done and has_record:
-            done = await self.records.forget(_id(arrival), stop)
+            done = await self.records.forget(_id(arrival), stop=stop)
         await (arrival.ack() if done else arrival.requeue())
 
 

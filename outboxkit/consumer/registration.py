@@ -60,8 +60,11 @@ class Registration:
         if self._is_begun:
             return
         try:
-            is_new = await self._is_new()
-            await self._release_others()
+            async with self._engine.begin() as connection:
+                known = await connection.run_sync(known_handlers.read_handlers)
+                # Another queue may record those that this one has no longer. Committed first: locks in no order.
+                retired = statements.activity.retire_handlers(self._names)
+                await connection.execute(retired, {"of_queue": storable(self._queue)})
             await self._record()
             shared = await self._compare() if self._rows else []
         except DBAPIError as error:
@@ -72,6 +75,7 @@ class Registration:
             self._log.warning("handlers not compared with those of other queues", error=first_line(error), cure=cure)
             return
         self._is_begun = True
+        is_new = all(each.queue != self._queue for each in known)
         if is_new and (same := [each for each in shared if not each.is_clash]):
             self._log.warning(
                 "a new queue has the handlers of another one: is its name right?",
@@ -94,18 +98,6 @@ class Registration:
                 await self._record()
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._log.debug("handlers not recorded", error=first_line(error))
-
-    async def _is_new(self) -> bool:
-        async with self._engine.begin() as connection:
-            known = await connection.run_sync(known_handlers.read_handlers)
-        return all(each.queue != self._queue for each in known)
-
-    async def _release_others(self) -> None:
-        """Delete this queue's records of handlers that it no longer has, so that another queue may record them."""
-        async with self._engine.begin() as connection:
-            await connection.execute(
-                statements.activity.retire_handlers(self._names), {"of_queue": storable(self._queue)}
-            )
 
     async def _record(self) -> None:
         if self._rows:

@@ -175,6 +175,7 @@ class Reports:
 
     Attributes:
         outcomes: the outcomes of all deliveries, counted once for each handler.
+        in_flight: the number of deliveries that are being handled.
         runs: the handlers that run now.
         on_error: called for each failure of a handler.
     """
@@ -241,14 +242,6 @@ class Reports:
             for outcome in outcomes:
                 self._count(type_, name, outcome, 0)
 
-    def started(self, deliveries: int) -> None:
-        """Note deliveries that are about to be handled together."""
-        self.in_flight += deliveries
-
-    def ended(self, deliveries: int) -> None:
-        """Note that these are in flight no more."""
-        self.in_flight -= deliveries
-
     @contextmanager
     def timed(self, handlers: Collection[str], *, message_id: str, messages: int = 1) -> Iterator[None]:
         """A block in which handlers work on these messages, in whatever thread; its duration is recorded."""
@@ -308,9 +301,7 @@ class Reports:
             }
             if decision.traceback is not None:
                 fields["exception"] = decision.traceback
-            self._say(level, event, fields)
-            with suppress(Exception):
-                _hand_to_logging(level, event, fields | {"queue": self._queue}, decision.cause)
+            self._say(level, event, fields, decision.cause)
             if self.on_error is not None and decision.cause is not None:
                 self._call(
                     self.on_error,
@@ -330,18 +321,22 @@ class Reports:
     def unexpected(self, event: str, error: BaseException, **more: object) -> None:
         """Report an error of outboxkit itself, or of a library that it uses."""
         fields = {"error": first_line(error), "exception": traceback_of(error), **more}
-        self._say(logging.ERROR, event, fields)
-        with suppress(Exception):
-            _hand_to_logging(logging.ERROR, event, fields | {"queue": self._queue}, error)
+        self._say(logging.ERROR, event, fields, error)
 
     def _call(self, on_error: OnError, failure: Failure) -> None:
         try:
             on_error(failure)
         except Exception as error:  # noqa: BLE001 - the hook is the application's
             fields = {"error": first_line(error), "exception": traceback_of(error), "handler": _name(failure.handler)}
-            self._say(logging.ERROR, "the on_error hook failed", fields)
+            self._say_here(logging.ERROR, "the on_error hook failed", fields)
 
-    def _say(self, level: int, event: str, fields: Mapping[str, object]) -> None:
+    def _say(self, level: int, event: str, fields: Mapping[str, object], error: BaseException | None) -> None:
+        """Log an event, and hand it to the standard logger."""
+        self._say_here(level, event, fields)
+        with suppress(Exception):
+            _hand_to_logging(level, event, {**fields, "queue": self._queue}, error)
+
+    def _say_here(self, level: int, event: str, fields: Mapping[str, object]) -> None:
         with suppress(Exception):  # such as a closed standard error
             (self._log.warning if level == logging.WARNING else self._log.error)(event, **fields)
 

@@ -262,7 +262,7 @@ def note_retry(dialect: str) -> Insert:
 
 @cache
 def forget_attempts(dialect: str) -> Delete:
-    """`forget_attempt` for several messages of a queue.
+    """Delete the counts of messages of a queue: they were handled, or are dead letters.
 
     Parameters: queue, ids. Index: the primary key. Locks: the rows.
     """
@@ -279,15 +279,6 @@ def call_off() -> Update:
     return update(attempt).where(*row).values(starts=attempt.c.starts - _ONE, touched_at=_NOW)
 
 
-@cache
-def forget_attempt() -> Delete:
-    """Delete a message's counts: it was handled, or is a dead letter.
-
-    Parameters: queue, message_id. Index: the primary key. Locks: the row.
-    """
-    return delete(attempt).where(*_this())
-
-
 def prune_attempts(before: datetime, limit: int) -> Delete:
     """Delete at most `limit` counts that have not changed since this time.
 
@@ -302,7 +293,3 @@ def _count(dialect: str, first: dict[str, Any], changed: dict[str, Any], *return
     upsert = insert_into(dialect, attempt).values(row).on_conflict_do_update(index_elements=_ROW_KEY, set_=changed)
     counted: ReturningInsert[Any] = upsert.returning(*returned)
     return counted
-
-
-def _this() -> tuple[ColumnElement[bool], ...]:
-    return attempt.c.queue == bindparam("queue"), attempt.c.message_id == bindparam("message_id")

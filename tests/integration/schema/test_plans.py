@@ -139,7 +139,11 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     ),
     "dead.newest": (statements.dead.newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
     "dead.count_newest": (statements.dead.count_newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
-    "inbox.forget_attempt": (statements.inbox.forget_attempt(), COUNTED, {ATTEMPT}),
+    "inbox.forget_attempts": (
+        statements.inbox.forget_attempts("postgresql"),
+        {"queue": "q", "ids": ["m1"]},
+        {ATTEMPT},
+    ),
 }
 SORTS = {"settle.park": {"Sort"}, "claim.predecessors": {"Sort"}}
 """Of the keys of one batch; and of one key's rows behind a bitmap scan, which a relay's own session does not plan."""

@@ -87,7 +87,7 @@ async def test_starts_and_failures_are_counted_for_each_message_of_a_queue(
     again = await billing.start("m", stop)
     assert (again.starts, again.failures, again.first_failed_at) == (1, 1, failed.first_failed_at)
     assert (await billing.fail("m", stop)).first_failed_at == failed.first_failed_at
-    assert await billing.forget("m", stop)
+    assert await billing.forget("m", stop=stop)
     assert (await billing.start("m", stop)).failures == 0
     assert [(row["queue"], row["message_id"]) for row in rows(database_url, tables.attempt)] == [
         ("billing", "m"),
