@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar, cast
 
 import structlog
@@ -34,7 +35,6 @@ from outboxkit.message import Message
 from outboxkit.retry import delay_for
 from outboxkit.runtime.outage import Clock, Outage, is_cancelled, jittered, sleep_unless_stopped, what_is_away
 from outboxkit.telemetry import tracing
-from outboxkit.telemetry.tracing import WorkSpan
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ def _transact(session: Session, work: Callable[[Session], T]) -> T:
     """Do the work, commit and give the connection back, in one greenlet.
 
     This is the only place in which a consumer commits a handler's transaction in its event loop. In a thread it is
-    `consumer/fence.py`.
+    `consumer/threads.py`.
     """
     with session.begin():
         session.connection()  # before the work begins
@@ -303,19 +303,21 @@ class HandlerRunner:
     ) -> None:
         """Run each handler in a transaction of its own, and collect the decisions on those that failed."""
         limit, failed = self.policy.max_attempts, dict[str | None, Decision]()
+        message, replayed = cast("Message", arrival.message), arrival.delivery.delivery_headers.replayed
         for handler in handlers:
-            with self._span(arrival, handler, attempt) as span:
+            name = handler.name
+            with tracing.processing(message, name, attempt=attempt, replayed=replayed, at=self.endpoint) as span:
                 try:
-                    work = self._work(arrival, handler, attempt)
                     outcome: Outcome | None = Outcome.DUPLICATE
-                    if not arrival.done or handler.name not in arrival.done:
+                    if not arrival.done or name not in arrival.done:
+                        work = partial(self._work, arrival=arrival, handler=handler, attempt=attempt)
                         outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
                 except UNUSABLE:
                     raise
                 except (Exception, asyncio.CancelledError) as error:
                     if isinstance(error, asyncio.CancelledError) and is_cancelled():
                         raise
-                    failed[handler.name] = decision = decide(error, handler, attempt=attempt, max_attempts=limit)
+                    failed[name] = decision = decide(error, handler, attempt=attempt, max_attempts=limit)
                     span.fails(error, decision.outcome)
                     continue
                 if outcome is not None:
@@ -324,24 +326,16 @@ class HandlerRunner:
                 await arrival.requeue()
                 return
             arrival.is_duplicate |= outcome is Outcome.DUPLICATE
-            self.reports.handled([(arrival.message, handler.name, outcome)])
-            self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(arrival))
+            self.reports.handled([(message, name, outcome)])
+            self._log.debug("delivery", outcome=str(outcome), handler=name, message_id=message.id)
         if elsewhere := self.routing.elsewhere(arrival):
             failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
         await self._conclude(arrival, failed, record, attempt, stop)
 
-    def _span(self, arrival: Arrival, handler: Handler, attempt: int) -> WorkSpan:
-        message, replayed = cast("Message", arrival.message), arrival.delivery.delivery_headers.replayed
-        return tracing.processing(message, handler.name, attempt=attempt, replayed=replayed, at=self.endpoint)
-
-    def _work(self, arrival: Arrival, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
+    def _work(self, session: Session, *, arrival: Arrival, handler: Handler, attempt: int) -> Outcome:
         message, accepted_at = cast("Message", arrival.message), arrival.delivery.delivery_headers.accepted_at
-
-        def work(session: Session) -> Outcome:
-            with self.reports.timed((handler.name,), message_id=message.id):
-                return inbox.run_once(session, message, handler, attempt=attempt, accepted_at=accepted_at)
-
-        return work
+        with self.reports.timed((handler.name,), message_id=message.id):
+            return inbox.run_once(session, message, handler, attempt=attempt, accepted_at=accepted_at)
 
     async def _conclude(
         self, arrival: Arrival, failed: Failed, record: AttemptRecord, attempt: int, stop: asyncio.Event

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -67,7 +68,7 @@ class Consumers:
         Raises:
             SchemaError, ConfigurationError: as `Consumer.run`.
         """
-        await self._together(lambda consumer, ending, shared: consumer.run(ending, shared=shared), stop)
+        await self._together(Consumer.run, stop)
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
         """Handle deliveries until each queue has been empty with nothing of it in flight, then return the totals.
@@ -75,18 +76,16 @@ class Consumers:
         Raises:
             SchemaError, BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `Consumer.drain`.
         """
-        drained = await self._together(lambda consumer, ending, shared: consumer.drain(ending, shared=shared), stop)
+        drained = await self._together(Consumer.drain, stop)
         paused = next((each.paused for each in drained if each.paused is not None), None)
         away = next((each.away for each in drained if each.away is not None), None)
         stopped = any(each.stopped for each in drained)
         return Consumed(self.outcomes, sum(each.waiting for each in drained), paused, away, stopped)
 
-    async def _together(
-        self, work: Callable[[Consumer, asyncio.Event, ProcessWide], Awaitable[T]], stop: asyncio.Event
-    ) -> Sequence[T]:
-        def one(consumer: Consumer) -> Callable[[asyncio.Event], Awaitable[T]]:
-            is_first = consumer is self._consumers[0]  # it watches the event loop and the tables for all of them
-            shared = self._shared if is_first else ProcessWide(self._shared.memory)
-            return lambda ending: work(consumer, ending, shared)
-
-        return await lifetime.together([one(each) for each in self._consumers], stop, grace=self._grace)
+    async def _together(self, work: Callable[..., Awaitable[T]], stop: asyncio.Event) -> Sequence[T]:
+        others = ProcessWide(self._shared.memory)  # the first one watches the event loop and the tables for all of them
+        parts = [
+            partial(work, each, shared=self._shared if each is self._consumers[0] else others)
+            for each in self._consumers
+        ]
+        return await lifetime.together(parts, stop, grace=self._grace)

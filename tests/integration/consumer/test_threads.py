@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, tables
-from outboxkit.consumer import fence
 from outboxkit.consumer import threads as pool
 from outboxkit.consumer.threads import Threads
 from outboxkit.database import engines
@@ -130,7 +129,7 @@ async def test_a_handler_whose_statement_hangs_is_cancelled_in_the_server_too(
 async def test_a_handler_that_blocks_its_thread_is_left_behind_and_can_commit_nothing(
     started: Threads, async_pg_engine: AsyncEngine, pg_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fence, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "GRACE_SECONDS", 0.1)
     stuck = Stuck(timeout=0.2)
     with capture_logs() as said, pytest.raises(TimeoutError, match="its thread still runs") as caught:
         await run(started, stuck.handler)
@@ -186,7 +185,7 @@ async def test_waiting_for_a_duplicate_is_not_the_handlers_time(
 async def test_if_too_many_threads_are_left_behind_the_next_one_waits(
     started: Threads, pg_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fence, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(pool, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(pool, "MOST_LEFT", 1)
     stuck = Stuck(timeout=0.2)
     with pytest.raises(TimeoutError):

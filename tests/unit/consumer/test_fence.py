@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Engine, event, insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit.consumer import fence
-from outboxkit.consumer.fence import FencedRun
+from outboxkit.consumer import threads
+from outboxkit.consumer.threads import FencedRun
 from tests.unit.shop import count, effects
 
 
@@ -76,9 +76,9 @@ async def test_a_run_without_a_connection_has_nothing_to_hang_up(run: FencedRun[
 
 def test_a_driver_is_cancelled_in_its_own_way():
     asked: list[str] = []
-    fence._cancel(SimpleNamespace(cancel_safe=lambda timeout: asked.append(f"within {timeout:g} s")))
-    fence._cancel(SimpleNamespace(interrupt=lambda: asked.append("interrupt")))
-    fence._cancel(SimpleNamespace(cancel=lambda: asked.append("cancel")))
+    threads._cancel(SimpleNamespace(cancel_safe=lambda timeout: asked.append(f"within {timeout:g} s")))
+    threads._cancel(SimpleNamespace(interrupt=lambda: asked.append("interrupt")))
+    threads._cancel(SimpleNamespace(cancel=lambda: asked.append("cancel")))
     assert asked == ["within 2 s", "interrupt", "cancel"]
 
 
@@ -87,7 +87,7 @@ def test_only_a_connection_that_is_open_loses_its_socket(closed: bool):
     """The number of a closed one may be another's by now."""
     ours, peer = socket.socketpair()
     with ours, peer:
-        fence._shut(SimpleNamespace(fileno=ours.fileno, closed=closed))
+        threads._shut(SimpleNamespace(fileno=ours.fileno, closed=closed))
         if closed:
             ours.sendall(b"alive")
         assert peer.recv(10) == (b"alive" if closed else b"")

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, Outcome, inbox, inbox_handler, tables
-from outboxkit.consumer import fence
+from outboxkit.consumer import threads
 from outboxkit.consumer.threads import THREAD_NAME, Threads
 from outboxkit.database import engines
 from tests.unit.inbox.test_call import LONG_QUERY
@@ -86,7 +86,7 @@ async def test_a_timeout_that_is_not_reached_changes_nothing(started: Threads):
 async def test_what_was_given_up_cannot_commit_even_on_a_connection_that_works(
     started: Threads, database_url: str, monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ):
-    monkeypatch.setattr(fence, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(threads, "GRACE_SECONDS", 0.1)
     begun, gate, worked = threading.Event(), threading.Event(), threading.Event()
 
     @inbox_handler("Stuck", timeout=timeout)
