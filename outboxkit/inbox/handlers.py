@@ -16,7 +16,7 @@ from outboxkit.codec import payloads, upcasts
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import path_of, printable, text_of
-from outboxkit.events import declaration_of, is_event
+from outboxkit.events import declaration_of, is_event, name_of
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
@@ -32,23 +32,8 @@ _NONE = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a handler beyond its session, its event and a third one for the message.
-
-    Attributes:
-        name: as the function has it.
-        type: its annotation, by which its value is found.
-        is_required: whether it has no default.
-    """
-
-    name: str
-    type: Any
-    is_required: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler function, with the options of its `@inbox_handler` and the facts of its signature.
+    """A handler function, with the facts of its signature and the options of its `@inbox_handler`, explained there.
 
     Attributes:
         name: durable; together with the message id it is the key of the inbox row.
@@ -56,16 +41,9 @@ class Handler:
         event_type: the class that the payload is decoded to.
         takes_message: whether the function has a third parameter.
         is_async: whether it is an `async def`, and so gets an `AsyncSession`.
-        batch: whether it may share a transaction with others, and be run again because another one failed.
-        timeout: how long it may run; None means without limit.
-        retry: its own rule for retries; None means the consumer's.
-        parameters: those beyond session, event and message.
-        middleware: called around it, the first one outermost.
+        parameters: those beyond session, event and message, with their annotations resolved.
         values: of its parameters, by their names; a consumer's wiring adds them.
         resources: the lifespan's resources, by type.
-        in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
-        queue: the queue from which it gets its messages; None means the only one of its consumer.
-        concurrency: how many messages it handles at once in a process; None means as many as its queue.
     """
 
     name: str
@@ -76,7 +54,7 @@ class Handler:
     batch: bool = False
     timeout: timedelta | None = None
     retry: Retries | None = None
-    parameters: tuple[Parameter, ...] = field(default=(), compare=False)
+    parameters: tuple[inspect.Parameter, ...] = field(default=(), compare=False)
     middleware: tuple[Layer, ...] = field(default=(), compare=False)
     values: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     resources: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -88,6 +66,11 @@ class Handler:
     def in_thread(self) -> bool:
         """Whether a consumer runs it in a thread, with a `Session` of that thread."""
         return not (self.is_async or self.in_loop)
+
+    @property
+    def message_type(self) -> str:
+        """The type of the messages that it handles."""
+        return name_of(self.event_type)
 
     @property
     def message_types(self) -> tuple[str, ...]:
@@ -279,7 +262,7 @@ def _methods(modules: Iterable[ModuleType], handlers: Iterable[Handler]) -> Iter
 
 def _read_signature(
     function: Callable[..., Any], handler: str, *, is_async: bool
-) -> tuple[type, bool, tuple[Parameter, ...]]:
+) -> tuple[type, bool, tuple[inspect.Parameter, ...]]:
     """The class of its event, whether its third parameter is the message, and further ones. Errors name `handler`."""
     qualname = getattr(function, "__qualname__", repr(function))
     parameters = list(inspect.signature(function).parameters.values())
@@ -309,20 +292,24 @@ def _is_message(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
     return Message in _types(annotation)
 
 
-def _parameter(parameter: inspect.Parameter, hints: dict[str, Any], handler: str, qualname: str) -> Parameter:
+def _parameter(parameter: inspect.Parameter, hints: dict[str, Any], handler: str, qualname: str) -> inspect.Parameter:
     annotation = hints.get(parameter.name, _NONE)
-    is_required = parameter.default is _NONE
     if parameter.kind not in _BY_NAME:
         raise ConfigurationError(
             f"{handler}: {qualname} has the parameter {str(parameter)!r}; each parameter after (session, event) or "
             "(session, event, message) is given by its name"
         )
-    if annotation is _NONE and is_required:
+    if annotation is _NONE and is_required(parameter):
         raise ConfigurationError(
             f"{handler}: parameter {parameter.name!r} of {qualname} has no annotation; its value is found by its type. "
             "Annotate it, or give it a default"
         )
-    return Parameter(parameter.name, annotation, is_required)
+    return parameter.replace(annotation=annotation)
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    """Whether it has no default."""
+    return parameter.default is _NONE
 
 
 def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from outboxkit.codec.payloads import LARGE, plain_size
 from outboxkit.database import transaction
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_session, await_, greenlet_spawn
 from outboxkit.errors import ConfigurationError, TransactionRequired
-from outboxkit.inbox.handlers import Handler, handler_of
+from outboxkit.inbox.handlers import Handler, handler_of, is_required
 from outboxkit.inbox.middleware import Context, entered
 from outboxkit.message import Message, Origin, handling
 from outboxkit.runtime import window
@@ -288,7 +288,7 @@ def invoke(handler: Handler, session: Session, event: object, message: Message, 
             f"handler {handler.name!r} is async and needs an AsyncSession: "
             "await session.run_sync(inbox.run_once, message, handler)"
         )
-    missing = [each.name for each in handler.parameters if each.is_required and each.name not in handler.values]
+    missing = [each.name for each in handler.parameters if is_required(each) and each.name not in handler.values]
     if missing:
         raise ConfigurationError(
             f"handler {handler.name!r} needs a value for its parameter {missing[0]!r}: give the consumer a Wiring, or "

@@ -20,7 +20,7 @@ from typing import Any, Union, cast, get_args, get_origin
 from outboxkit.codec.envelopes import READERS, Reader
 from outboxkit.errors import ConfigurationError, LifespanError
 from outboxkit.errors.failures import first_line, path_of
-from outboxkit.inbox.handlers import Handler, handler_of
+from outboxkit.inbox.handlers import Handler, handler_of, is_required
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
@@ -89,15 +89,17 @@ def _prepared(handler: Handler, layers: tuple[Layer, ...], resources: Mapping[An
     check_colour(layers, is_async=handler.is_async, handler=handler.name)
     values = dict(handler.values)
     for parameter in handler.parameters:
-        union = get_args(parameter.type) if get_origin(parameter.type) in (Union, UnionType) else ()
-        types = [type_ for type_ in (parameter.type, *union) if isinstance(type_, Hashable) and type_ in resources]
+        union = get_args(parameter.annotation) if get_origin(parameter.annotation) in (Union, UnionType) else ()
+        types = [
+            type_ for type_ in (parameter.annotation, *union) if isinstance(type_, Hashable) and type_ in resources
+        ]
         if types:
             values[parameter.name] = resources[types[0]]
-        elif parameter.is_required and parameter.name not in values:
+        elif is_required(parameter) and parameter.name not in values:
             names = ", ".join(map(path_of, resources)) or "nothing"
             raise ConfigurationError(
                 f"handler {handler.name!r}: nothing gives parameter {parameter.name!r} of {path_of(handler.function)}, "
-                f"of type {path_of(parameter.type)}; the lifespan gives: {names}. "
+                f"of type {path_of(parameter.annotation)}; the lifespan gives: {names}. "
                 "To cure it, have the lifespan of the Wiring yield it, or give the parameter a default"
             )
     resources = {**handler.resources, **resources}

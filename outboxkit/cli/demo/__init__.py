@@ -116,7 +116,7 @@ async def _play(url: str, orders: int, *, with_inbox: bool) -> Tally:
         database_url=SecretStr(url), queue=(ConsumedQueue(QUEUE),), batch_size=50, concurrency=1
     )
     handler = inbox.handler_of(shop.send_receipt)
-    subscriber = MemorySubscriber(broker, QUEUE, handler.message_types)
+    subscriber = MemorySubscriber(broker, QUEUE, [handler.message_type])
     async with engine.begin() as connection:
         await connection.run_sync(migrations.migrate)
         await connection.run_sync(shop.Shop.metadata.create_all)

@@ -335,7 +335,7 @@ async def test_an_old_and_a_new_consumer_share_a_queue(
     stop, workers = asyncio.Event(), []
     for functions in ((bill,), (bill, newer)):
         handlers = [inbox.handler_of(function) for function in functions]
-        subscriber = subscriber_of(broker, {type_ for handler in handlers for type_ in handler.message_types})
+        subscriber = subscriber_of(broker, {handler.message_type for handler in handlers})
         subscriber.delays = DELAYS[:1]
         consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, policy=policy)
         workers.append(asyncio.create_task(consumer.run(stop)))
