@@ -49,24 +49,16 @@ class BatchRunner:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `HandlerRunner.handle`.
         """
         try:
-            return await self._handle(arrivals, stop)
+            return await self._handle(self._pieces(arrivals), stop)
         except (Exception, asyncio.CancelledError) as error:
             if self.runner.is_expected(error):
                 raise
             self.runner.reports.unexpected("a batch failed unexpectedly, its messages are handled singly", error)
-        left: list[Arrival] = []
-        for arrival in arrivals:
-            if arrival.settled:
-                continue
-            if arrival.waits is None and not (arrival.key is not None and arrival.key in {each.key for each in left}):
-                await self.runner.handle(arrival, stop)
-                if arrival.waits is None:
-                    continue
-            left.append(arrival)
-        return left
+        return await self._handle([_Piece([arrival]) for arrival in reversed(arrivals) if not arrival.settled], stop)
 
-    async def _handle(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
-        pieces, blocked, unsettled = self._pieces(arrivals), set[str | None](), list[Arrival]()
+    async def _handle(self, pieces: list[_Piece], stop: asyncio.Event) -> list[Arrival]:
+        """Handle the pieces, the last one first, and the parts of those that fail."""
+        blocked, unsettled = set[str | None](), list[Arrival]()
         while pieces:
             piece = pieces.pop()
             free = [arrival for arrival in piece.arrivals if arrival.key not in blocked]
@@ -74,7 +66,8 @@ class BatchRunner:
             if not free:
                 continue
             if len(free) == 1:
-                await self.runner.handle(free[0], stop)
+                if free[0].waits is None:
+                    await self.runner.handle(free[0], stop)
                 if free[0].waits is not None:
                     unsettled.append(free[0])
                     blocked.add(free[0].key)

@@ -204,7 +204,12 @@ class Reports:
 
     def starts(self, *, database: str) -> None:
         """Begin the counters at 0, and log the consumer and each of its handlers."""
-        self._begin()
+        # Every type that it has no handler for is `other`.
+        pairs = {(each.name, type_) for each in self._handlers for type_ in each.message_types}
+        for name, type_ in sorted(pairs | {("", catalogue.OTHER)} | {("", type_) for _, type_ in pairs}):
+            outcomes = set(Outcome) - {Outcome.IGNORED} if name else (Outcome.RETRIED, Outcome.DEAD, Outcome.STALE)
+            for outcome in outcomes:
+                self._count(type_, name, outcome, 0)
         exchange, broker = self._subscriber.exchange, self._subscriber.address
         self._log.info(
             "consumer starting", handlers=len(self._handlers), exchange=exchange, broker=broker, database=database
@@ -233,14 +238,6 @@ class Reports:
                 (age, self.labels | {"handler": name}) for name, age in self.runs.longest().items()
             ],
         }
-
-    def _begin(self) -> None:
-        """Have the counters of this consumer begin at 0. Every type that it has no handler for is `other`."""
-        pairs = {(each.name, type_) for each in self._handlers for type_ in each.message_types}
-        for name, type_ in sorted(pairs | {("", catalogue.OTHER)} | {("", type_) for _, type_ in pairs}):
-            outcomes = set(Outcome) - {Outcome.IGNORED} if name else (Outcome.RETRIED, Outcome.DEAD, Outcome.STALE)
-            for outcome in outcomes:
-                self._count(type_, name, outcome, 0)
 
     @contextmanager
     def timed(self, handlers: Collection[str], *, message_id: str, messages: int = 1) -> Iterator[None]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from operator import attrgetter
 
 from outboxkit.brokers import Delivery, message_in
 from outboxkit.codec.envelopes import Reader
@@ -207,9 +208,9 @@ class KeyQueues:
         for arrival in arrivals:
             self._wait(arrival)
         for mode in {arrival.mode for arrival in arrivals}:
-            self._waiting[mode] = dict.fromkeys(sorted(self._waiting[mode], key=_number))
+            self._waiting[mode] = dict.fromkeys(sorted(self._waiting[mode], key=attrgetter("number")))
         for key in {arrival.key for arrival in arrivals if arrival.key is not None}:
-            self._queues[key] = deque(sorted(self._queues[key], key=_number))
+            self._queues[key] = deque(sorted(self._queues[key], key=attrgetter("number")))
         self.free(arrivals)
 
     def block(self, key: str) -> None:
@@ -224,7 +225,7 @@ class KeyQueues:
 
     def clear(self) -> list[Arrival]:
         """Remove and return all deliveries that wait, in order of arrival. Keys of running ones stay busy."""
-        deliveries = sorted((each for group in self._waiting.values() for each in group), key=_number)
+        deliveries = sorted((each for group in self._waiting.values() for each in group), key=attrgetter("number"))
         self._waiting = {mode: {} for mode in Mode}
         self._queues.clear()
         return deliveries
@@ -243,10 +244,6 @@ class KeyQueues:
         key = arrival.key
         is_free = key not in self.held and (key not in self._busy or key in batch_keys)
         return key is None or (is_free and self._queues[key][0] is arrival)
-
-
-def _number(arrival: Arrival) -> int:
-    return arrival.number
 
 
 PYDANTIC_COPIES = 2

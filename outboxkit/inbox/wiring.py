@@ -112,15 +112,16 @@ def wiring_in(modules: Iterable[ModuleType]) -> Wiring:
     Raises:
         ConfigurationError: there are two different ones.
     """
-    places = {id(value): (f"{module.__name__}.{name}", value) for module in modules for name, value in _wirings(module)}
+    places = {
+        id(value): (f"{module.__name__}.{name}", value)
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, Wiring)
+    }
     if len(places) > 1:
         names = " and ".join(sorted(name for name, _ in places.values()))
         raise ConfigurationError(f"a consumer has one Wiring, found {names}: make one of them")
     return next((value for _, value in places.values()), Wiring())
-
-
-def _wirings(module: ModuleType) -> list[tuple[str, Wiring]]:
-    return [(name, value) for name, value in vars(module).items() if isinstance(value, Wiring)]
 
 
 def _is_lifespan(function: object) -> bool:
