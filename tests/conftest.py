@@ -116,9 +116,9 @@ def _nothing_unexpected(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     errors: list[BaseException] = []
     report, report_of_relay = Reports.unexpected, Relay._report_unexpected
 
-    def noted(self: Reports, event: str, error: BaseException, **more: object) -> None:
+    def noted(self: Reports, event: str, error: BaseException) -> None:
         errors.append(error)
-        report(self, event, error, **more)
+        report(self, event, error)
 
     def noted_of_relay(self: Relay, error: BaseException) -> None:
         errors.append(error)

@@ -315,10 +315,9 @@ class Reports:
             self._ignored.add(message.type)
             self._log.info("messages of this type are ignored", type=_name(message.type))
 
-    def unexpected(self, event: str, error: BaseException, **more: object) -> None:
+    def unexpected(self, event: str, error: BaseException) -> None:
         """Report an error of outboxkit itself, or of a library that it uses."""
-        fields = {"error": first_line(error), "exception": traceback_of(error), **more}
-        self._say(logging.ERROR, event, fields, error)
+        self._say(logging.ERROR, event, {"error": first_line(error), "exception": traceback_of(error)}, error)
 
     def _call(self, on_error: OnError, failure: Failure) -> None:
         try:

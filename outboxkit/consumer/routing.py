@@ -52,7 +52,7 @@ class Arrival:
         key: its ordering key; None if it has none, or if the consumer is not ordered.
         number: its rank in order of arrival.
         size: bytes of its payload once it is inflated, or more if its instances need more memory than plain objects.
-        events: how many documents are made of it at the same time: in a batch one for each handler; pydantic makes two.
+        room: the bytes of all documents that are made of it at the same time: in a batch each handler has one.
         waits: the delay before its next attempt, spent unsettled in its key queue; None if there is none.
         failures: the number of failures that were followed by such a delay.
         first_failed_at: the time of the first of them.
@@ -69,7 +69,7 @@ class Arrival:
     key: str | None = None
     number: int = 0
     size: int = 0
-    events: int = 1
+    room: int = 0
     waits: timedelta | None = None
     failures: int = 0
     first_failed_at: datetime | None = None
@@ -106,11 +106,6 @@ class Arrival:
         """Put a copy at the end of the queue; it is not settled if none could be made."""
         await self.delivery.requeue_fresh()
         self.settled = True
-
-    @property
-    def room(self) -> int:
-        """The bytes of payloads that are decoded for it at the same time."""
-        return self.size * self.events
 
 
 class KeyQueues:
@@ -306,7 +301,7 @@ class Routing:
         size = plain_size(message.payload, message.content_encoding, limit=limit, count=count)
         arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size, read=by_reader)
         copies = self._copies.get(message.type, [1])
-        arrival.events = sum(copies) if arrival.mode is Mode.BATCHED else max(copies)
+        arrival.room = size * (sum(copies) if arrival.mode is Mode.BATCHED else max(copies))
         if self.limits:
             arrival.limits = tuple(self.limits[name] for name in self.names(arrival) if name in self.limits)
         return arrival

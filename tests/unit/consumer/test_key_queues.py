@@ -122,7 +122,7 @@ def test_a_key_queue_waits_for_the_one_before_however_each_is_handled(way: Mode)
 
 def test_a_batch_has_no_more_bytes_than_it_may_unless_one_alone_has():
     queues = KeyQueues()
-    arrivals = [Arrival(None, Mode.BATCHED, size=size) for size in (900, 5, 5, 3)]  # type: ignore[arg-type]
+    arrivals = [Arrival(None, Mode.BATCHED, room=room) for room in (900, 5, 5, 3)]  # type: ignore[arg-type]
     for arrival in arrivals:
         queues.add(arrival)
-    assert [[one.size for one in queues.take_batch(9, 10)] for _ in range(3)] == [[900], [5, 5], [3]]
+    assert [[one.room for one in queues.take_batch(9, 10)] for _ in range(3)] == [[900], [5, 5], [3]]
