@@ -1,17 +1,16 @@
 """`outboxkit console`: the page for operators, on this machine alone."""
 
 import asyncio
-import getpass
-import sys
 from typing import Annotated
 
 import typer
 
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import By, url_of_option, with_options
+from outboxkit.cli.workers import run_service
+from outboxkit.operators import audit
 from outboxkit.operators.doctor.examine import examine_database
 from outboxkit.operators.doctor.installation import Installation
-from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 
 PORT = 8321
@@ -46,7 +45,7 @@ def console(
     page = serving.serve(
         settings,
         port=port,
-        user=by or account(),
+        user=by or audit.system_user(),
         may=("read", *(("payload",) if payload else ()), *(("operate",) if operate else ())),
         also=[url_of_option("--also", value) for value in also or []],
         say=lambda link: typer.echo(f"The console is at {link}\nThe link works once. Ctrl-C ends the console."),
@@ -57,7 +56,7 @@ def console(
         await page(stop)
         return 0
 
-    sys.exit(process.leave(process.run(service, shutdown_timeout=settings.shutdown_timeout)))
+    run_service(settings, service)
 
 
 async def _warn(settings: Settings) -> None:
@@ -66,11 +65,3 @@ async def _warn(settings: Settings) -> None:
         report = await examine_database(Installation(settings, engine), checks=())
     for each in report.findings:
         typer.echo(f"outboxkit: {each.what} {each.cure}", err=True)
-
-
-def account() -> str:
-    """The name of the account that runs this process, for the audit trail."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "console"

@@ -8,6 +8,7 @@ from datetime import date
 import typer
 
 from outboxkit import schema
+from outboxkit.cli.commands import INCOMPLETE
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import By, with_options
 from outboxkit.cli.progress import progress
@@ -16,9 +17,6 @@ from outboxkit.operators import audit
 from outboxkit.runtime import compose
 from outboxkit.runtime.retention import Pruned
 from outboxkit.runtime.settings import Settings
-
-INCOMPLETE = 3
-"""Exit code if a partition could not be made or dropped, and another try would not help."""
 
 
 @with_options()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outboxkit.cli.commands import group
+from outboxkit.cli.commands import FAILED, group
 from outboxkit.cli.connections import in_transaction
 from outboxkit.cli.options import AsJson, Limit, with_options
 from outboxkit.cli.wording import print_json, print_table
@@ -16,8 +16,6 @@ from outboxkit.errors.figures import in_utc
 from outboxkit.operators.requests import STATES, KnownRequest, find_requests, list_requests
 from outboxkit.runtime.settings import Settings
 
-NOTHING_KNOWN = 1
-"""The exit code if no request has the key."""
 COLUMNS = {
     **dict.fromkeys(("key", "created", "expires"), "whole"),
     **dict.fromkeys(("scope", "caller", "state"), "folded"),
@@ -71,7 +69,7 @@ def show_key(settings: Settings, key: Key, *, as_json: AsJson = False) -> None:
         typer.echo(
             f"no request has the key {printable(repr(key), 120)}: it was never taken, or it has expired", err=True
         )
-        sys.exit(NOTHING_KNOWN)
+        sys.exit(FAILED)
 
 
 def _cells(request: KnownRequest) -> tuple[str, ...]:

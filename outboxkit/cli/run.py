@@ -18,23 +18,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import defaults, schema
 from outboxkit.cli.connections import connected
-from outboxkit.cli.console import account
 from outboxkit.cli.options import with_options
 from outboxkit.cli.workers import (
-    INCOMPLETE,
     Drain,
     Modules,
     Processes,
     drain_consumer,
     drain_relay,
+    run_service,
+    share,
     show_consumed,
     show_drained,
 )
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.inbox import Handler, Wiring
+from outboxkit.operators import audit
 from outboxkit.relay import Relay
-from outboxkit.runtime import admin, compose, lifetime, logs, process, supervisor, urls
+from outboxkit.runtime import admin, compose, lifetime, logs, process, urls
 from outboxkit.runtime.health import Health
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import ConsumedQueue
@@ -66,33 +67,19 @@ def run(
 
     Example: outboxkit run shop
     """
-    if reload and processes > 1:
-        raise ConfigurationError(
-            f"--processes is {processes}, and --reload is for one process while you write code: leave out one of them"
-        )
-    if console and (drain or processes > 1):
-        raise ConfigurationError(
-            "--console is for one process that stays: leave out --drain and --processes, or start `outboxkit console` "
-            "beside it"
-        )
-    if reload and drain:
-        raise ConfigurationError(
-            "--reload runs until it is stopped, and --drain ends by itself: leave out one of the two"
-        )
+    for name, is_given in (("--reload", reload), ("--console", console)):
+        if is_given and (drain or processes > 1):
+            raise ConfigurationError(
+                f"{name} is for one process that runs until it is stopped: leave out --drain and --processes, or {name}"
+            )
     if reload:
         sys.exit(_reload(settings))
-    if (supervised := supervisor.supervise(settings, processes, drain=drain)) is not None:
-        sys.exit(supervised)
+    share(settings, processes, drain=drain)
     handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     if settings.queue is None:
         settings = settings.model_copy(update={"queue": (ConsumedQueue(modules[0].partition(".")[0]),)})
     service = _drain if drain else partial(_run, console=console)
-    code = process.run(
-        lambda stop: service(settings, handlers, wiring, stop),
-        shutdown_timeout=settings.shutdown_timeout,
-        cancelled=INCOMPLETE if drain else 0,
-    )
-    sys.exit(process.leave(code))
+    run_service(settings, lambda stop: service(settings, handlers, wiring, stop), drain=drain)
 
 
 def _reload(settings: Settings) -> int:
@@ -168,7 +155,7 @@ def _page(settings: Settings) -> Callable[[asyncio.Event], Awaitable[None]]:
     return serving.serve(
         settings,
         port=0,
-        user=account(),
+        user=audit.system_user(),
         may=("read",),
         also=(),
         say=lambda link: typer.echo(f"The console is at {link}\nThe link works once."),

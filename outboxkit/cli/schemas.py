@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outboxkit.cli.commands import group
+from outboxkit.cli.commands import FAILED, group
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.wording import print_json
 from outboxkit.errors import ConfigurationError
@@ -16,7 +16,6 @@ from outboxkit.errors.figures import many
 from outboxkit.events import declaration_of
 from outboxkit.inbox.wiring import load_module
 from outboxkit.operators import schemas
-from outboxkit.runtime import lifetime
 
 Modules = Annotated[
     list[str], typer.Argument(metavar="MODULE...", help="Modules with events and handlers, e.g. shop.handlers.")
@@ -34,12 +33,12 @@ def export_schemas(modules: Modules, *, folder: Dir = FOLDER, force: Force = Fal
 
     Example: outboxkit schema export shop.events shop.handlers
     """
-    events, committed = schemas.events_in(_load(modules)), schemas.Folder(folder)
+    events, committed = schemas.events_in(map(load_module, modules)), schemas.Folder(folder)
     breaking = [each for each in schemas.find_changes(events, committed) if each.breaking]
     if breaking and not force:
         _print(breaking)
         typer.echo("nothing was written. If no message of the exported version was ever sent: --force", err=True)
-        sys.exit(lifetime.FAILED)
+        sys.exit(FAILED)
     written = []
     for cls in events:
         declaration = declaration_of(cls)
@@ -55,7 +54,7 @@ def check_schemas(modules: Modules, *, folder: Dir = FOLDER, as_json: AsJson = F
     committed = schemas.Folder(folder)
     if not committed.types():
         raise ConfigurationError(f"{str(folder)!r} has no schemas: write them first, with `outboxkit schema export`")
-    findings = list(schemas.find_changes(schemas.events_in(_load(modules)), committed))
+    findings = list(schemas.find_changes(schemas.events_in(map(load_module, modules)), committed))
     breaking = [each for each in findings if each.breaking]
     if as_json:
         print_json({"breaking": len(breaking), "findings": [each._asdict() for each in findings]})
@@ -66,11 +65,7 @@ def check_schemas(modules: Modules, *, folder: Dir = FOLDER, as_json: AsJson = F
             typer.echo(f"no change breaks a consumer{again}")
         else:
             typer.echo(f"{many(len(breaking), 'change')} would break consumers")
-    sys.exit(lifetime.FAILED if breaking else 0)
-
-
-def _load(names: list[str]) -> list[Any]:
-    return [load_module(name) for name in names]
+    sys.exit(FAILED if breaking else 0)
 
 
 def _print(findings: list[schemas.SchemaChange]) -> None:

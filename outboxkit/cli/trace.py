@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from outboxkit import ids
+from outboxkit.cli.commands import FAILED
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, Limit, point_in_time, url_of_option, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
@@ -21,8 +22,6 @@ from outboxkit.runtime import compose
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 
-NOTHING_KNOWN = 1
-"""The exit code if no table knows a message."""
 LABEL = 14
 
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="The message's id.")]
@@ -71,7 +70,7 @@ def trace(
         for line in trace_lines(answer, width=fold_width()):
             typer.echo(line)
     if not answer.messages:
-        sys.exit(NOTHING_KNOWN)
+        sys.exit(FAILED)
 
 
 async def _trace(query: TraceQuery, urls: Sequence[str]) -> Trace:

@@ -2,13 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from outboxkit.cli.commands import INCOMPLETE
 from outboxkit.cli.options import with_options
 from outboxkit.cli.progress import progress
 from outboxkit.consumer import Consumer, Consumers, ShardedConsumer
@@ -19,8 +20,6 @@ from outboxkit.relay import Drained, Relay
 from outboxkit.runtime import admin, compose, process, queues, supervisor
 from outboxkit.runtime.settings import Settings
 
-INCOMPLETE = 3
-"""Exit code of `--drain` if work is left: messages could not be published, or a pause, an outage or a stop ended it."""
 STOPPED = "stopped before the end"
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with handlers, e.g. shop.handlers.")]
@@ -30,20 +29,28 @@ Processes = Annotated[
 ]
 
 
+def share(settings: Settings, processes: int, *, drain: bool) -> None:
+    """Have the work done in so many processes, and exit at their end; return if this one is to do it itself."""
+    if (code := supervisor.supervise(settings, processes, drain=drain)) is not None:
+        sys.exit(code)
+
+
+def run_service(
+    settings: Settings, service: Callable[[asyncio.Event], Awaitable[int]], *, drain: bool = False
+) -> NoReturn:
+    """Run a service until it ends or is stopped, and exit with its code. A drain that is stopped is incomplete."""
+    cancelled = INCOMPLETE if drain else 0
+    sys.exit(process.leave(process.run(service, shutdown_timeout=settings.shutdown_timeout, cancelled=cancelled)))
+
+
 @with_options("database_url", "broker_url", "destination", "admin_port", logs=True)
 def relay(settings: Settings, *, drain: Drain = False, processes: Processes = 1) -> None:
     """Publish the messages that committed transactions added for a destination. Run as many as you like.
 
     Example: outboxkit relay
     """
-    if (supervised := supervisor.supervise(settings, processes, drain=drain)) is not None:
-        sys.exit(supervised)
-    code = process.run(
-        lambda stop: _relay(settings, stop, drain=drain),
-        shutdown_timeout=settings.shutdown_timeout,
-        cancelled=INCOMPLETE if drain else 0,
-    )
-    sys.exit(process.leave(code))
+    share(settings, processes, drain=drain)
+    run_service(settings, lambda stop: _relay(settings, stop, drain=drain), drain=drain)
 
 
 async def _relay(settings: Settings, stop: asyncio.Event, *, drain: bool) -> int:
@@ -120,15 +127,9 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False, proce
     Example: outboxkit consume shop.handlers --queue billing --queue mails:2
     """
     queues.consumed_queues(settings)
-    if (supervised := supervisor.supervise(settings, processes, drain=drain)) is not None:
-        sys.exit(supervised)
+    share(settings, processes, drain=drain)
     handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
-    code = process.run(
-        lambda stop: _consume(settings, handlers, wiring, stop, drain=drain),
-        shutdown_timeout=settings.shutdown_timeout,
-        cancelled=INCOMPLETE if drain else 0,
-    )
-    sys.exit(process.leave(code))
+    run_service(settings, lambda stop: _consume(settings, handlers, wiring, stop, drain=drain), drain=drain)
 
 
 async def _consume(

@@ -51,12 +51,17 @@ class AuditedAction:
     result: str | None
 
 
+def system_user() -> str:
+    """The name of the account that runs this process, or its number: a container's user often has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
 def who(connection: Connection, by: str | None = None) -> str:
     """The name that is recorded: `by` or the user of the system, and the database's role if it has roles."""
-    try:
-        user = by or getpass.getuser()
-    except (KeyError, OSError):  # a container's user often has no name
-        user = f"user {os.getuid()}"
+    user = by or system_user()
     if not is_server(connection.dialect.name):
         return storable(user)[:NAME_LIMIT]
     role = connection.execute(sql.resolve.role()).scalar_one()
