@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import typer
 
@@ -32,42 +31,23 @@ def progress(
         total: the number at the end; None if nobody knows it.
         upto: words behind the number.
     """
-    work, ended = _Work(verb, count, total, upto), threading.Event()
-    show = work.draw if sys.stderr.isatty() else work.say
-    thread = threading.Thread(target=show, args=(ended,), name="outboxkit progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    begun, ended = time.monotonic(), threading.Event()
 
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    verb: str
-    count: Callable[[], int] | None
-    total: int | None
-    upto: Callable[[], str]
-
-    @property
-    def text(self) -> str:
-        """How far it is."""
-        if self.count is None:
+    def text() -> str:
+        if count is None:
             return ""
-        return f"{number(self.count())}{'' if self.total is None else f' of {number(self.total)}'}{self.upto()}"
+        return f"{number(count())}{'' if total is None else f' of {number(total)}'}{upto()}"
 
-    def say(self, ended: threading.Event) -> None:
+    def write_lines() -> None:
         """Write a line now and then; into the log, if the command has one."""
-        begun = time.monotonic()
         while not ended.wait(LINE_SECONDS):
-            after, text = span(time.monotonic() - begun), self.text
+            after, so_far = span(time.monotonic() - begun), text()
             if logs.is_configured():
-                logs.logger().info(f"{self.verb} so far", count=text or None, after=after)
+                logs.logger().info(f"{verb} so far", count=so_far or None, after=after)
             else:
-                typer.echo(f"outboxkit: {self.verb} {text}{', ' * bool(text)}after {after}", err=True)
+                typer.echo(f"outboxkit: {verb} {so_far}{', ' * bool(so_far)}after {after}", err=True)
 
-    def draw(self, ended: threading.Event) -> None:
+    def draw_bar() -> None:
         """Draw a bar that goes away at the end: the result of the command says the rest."""
         if ended.wait(SHORT_SECONDS):
             return
@@ -76,6 +56,15 @@ class _Work:
 
         columns = (*Progress.get_default_columns(), TextColumn("{task.fields[text]}"))
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(self.verb, total=self.total, text=self.text)
+            task = bar.add_task(verb, total=total, text=text())
             while not ended.wait(REDRAW_SECONDS):
-                bar.update(task, completed=0 if self.count is None else self.count(), text=self.text)
+                bar.update(task, completed=0 if count is None else count(), text=text())
+
+    show = draw_bar if sys.stderr.isatty() else write_lines
+    thread = threading.Thread(target=show, name="outboxkit progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
