@@ -1,22 +1,20 @@
 """`outboxkit audit list`: the actions of operators."""
 
-import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import msgspec
 import typer
 
-from outboxkit import schema
 from outboxkit.cli.commands import group
-from outboxkit.cli.connections import connected
+from outboxkit.cli.connections import in_transaction
 from outboxkit.cli.options import AsJson, Limit, point_in_time, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors.figures import in_utc, number
 from outboxkit.operators import audit
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
-from outboxkit.schema import partitions
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS = {
@@ -42,21 +40,14 @@ def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, 
 
     Example: outboxkit audit list --since 7d
     """
-    actions = asyncio.run(_read(settings, since, limit))
+    begin = point_in_time("--since", since, utc_now()) or BEGINNING
+    actions = in_transaction(settings, "audit", partial(audit.read_actions, since=begin, limit=limit))
     if as_json:
         print_json(actions)
     elif not actions:
         typer.echo("no action" if since is None else f"no action since {since}")
     else:
         print_table(COLUMNS, map(_cells, actions))
-
-
-async def _read(settings: Settings, text: str | None, limit: int) -> list[audit.AuditedAction]:
-    point_in_time("--since", text, utc_now())  # a bad value is refused without a database
-    async with connected(settings, "audit") as engine, engine.connect() as connection:
-        await connection.run_sync(schema.check)
-        since = point_in_time("--since", text, await partitions.clock(connection)) or BEGINNING
-        return await connection.run_sync(audit.read_actions, since=since, limit=limit)
 
 
 def _cells(one: audit.AuditedAction) -> tuple[str, ...]:
