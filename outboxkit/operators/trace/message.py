@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +18,6 @@ from outboxkit.operators.trace import reasons
 from outboxkit.operators.trace.reading import SHORTEST, DatabaseRows, TraceQuery
 from outboxkit.operators.trace.reasons import Explanation, legible
 
-SKEW = timedelta(seconds=2)
-"""A producer's clock that is so far ahead is not mentioned."""
 ORDER = ("waiting", "dead", "retried", "started", "not handled", "published", "handled", "discarded", "replayed")
 """The states, the most important one first."""
 UNDONE = ORDER[:4]
@@ -188,14 +186,11 @@ class _Draft:
         self.first = next((event.at for event in self._timeline if event.at is not None), _LAST)
 
     def finish(self, children: Sequence["_Draft"]) -> MessageTrace:
-        message, done = self.message, set[tuple[str, str]]()
-        there = set[tuple[str, str]]()
+        message, done, there = self.message, set[tuple[str, str]](), set[tuple[str, str]]()
         for part in self._parts:
             done |= {(part.database.name, row.handler) for row in part.handled}
-            expected = part.database.expected(message)
-            there |= {
-                (part.database.name, each.handler) for each in expected if not reasons.is_younger(each, self._since)
-            }
+            takers = (each for each in part.database.expected(message) if not reasons.is_younger(each, self._since))
+            there |= {(part.database.name, each.handler) for each in takers}
         return MessageTrace(
             **{name: getattr(message, name) for name in ("message_id", *_PROPERTIES[:-1], "trace_id")},
             state=self.state,
@@ -222,7 +217,7 @@ class _Draft:
         discarded = {row.handler for row in part.letters if row.resolution == "discarded"}
         for row in part.handled:
             if row.handler not in discarded:
-                text = f"{legible(row.handler)} handled it at {in_utc(row.processed_at)}{_dated(row, self._born)}"
+                text = f"{legible(row.handler)} handled it at {in_utc(row.processed_at)}"
                 yield Explanation("handled", text, (), database.name)
         if not part.waiting and self._was_sent():
             done = {row.handler for row in part.handled} | {row.handler for row in part.letters if row.side == "inbox"}
@@ -268,9 +263,7 @@ class _Draft:
         if self.message.created_at is not None and self.message.created_at in delayed:
             yield Event(None, "added", f"added at a time that is not kept: it has a deliver_at{more}", None)
         elif self._born is not None:
-            is_ahead = self._born > max(part.database.now for part in self._parts) + SKEW
-            ahead = ", which is ahead: this is still to come" if is_ahead else ""
-            yield Event(self._born, "added", f"added, by the producer's clock{ahead}{more}", None)
+            yield Event(self._born, "added", f"added, by the producer's clock{more}", None)
 
 
 def _events(part: _Part) -> Iterator[Event]:
@@ -303,12 +296,6 @@ def _events(part: _Part) -> Iterator[Event]:
         if row.resolution is not None:
             text = f"dead letter {row.id} {row.resolution} by {legible(row.resolved_by)}"
             yield Event(row.resolved_at, row.resolution, text, name)
-
-
-def _dated(row: Any, born: datetime | None) -> str:
-    """A word if the time of an inbox row is not the database's: the message's own was later."""
-    is_own = born is not None and row.processed_at in (born, born.replace(microsecond=0))
-    return ", dated by its producer, whose clock was ahead" if is_own else ""
 
 
 def _not_kept(born: datetime | None, databases: Sequence[DatabaseRows]) -> Iterator[str]:
