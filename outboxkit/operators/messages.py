@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select
 
-from outboxkit import schema
+from outboxkit import schema, tables
 from outboxkit.errors.figures import COUNTED, Count, counted
 from outboxkit.operators.sql import listing, trace
 from outboxkit.operators.sql.listing import Choice
@@ -97,14 +97,15 @@ def read_content(connection: Connection, message_id: str) -> Content | None:
     """What is in a message, if a table that was read still has it."""
     rows = read_messages(connection, TraceQuery(message_id=message_id))
     ours = [
-        ("the outbox", listing.content_waiting(), rows.waiting.values()),
-        ("the kept messages", listing.content_kept(), rows.kept.values()),
-        ("the dead letters", listing.content_dead(), rows.letters.values()),
+        ("the outbox", tables.outbox, rows.waiting.values()),
+        ("the kept messages", tables.published, rows.kept.values()),
+        ("the dead letters", tables.dead_letter, rows.letters.values()),
     ]
-    for where, statement, found in ours:
-        for row in found:
-            key = {name: getattr(row, name) for name in ("position", "published_at", "id") if hasattr(row, name)}
-            if row.message_id == message_id and (content := connection.execute(statement, key).one_or_none()):
+    for where, table, found in ours:
+        statement = listing.content_of(table)
+        for row in (row for row in found if row.message_id == message_id):
+            key = {column.name: getattr(row, column.name) for column in table.primary_key}
+            if content := connection.execute(statement, key).one_or_none():
                 return Content(where, *content)
     return None
 

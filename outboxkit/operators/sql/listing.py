@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.statements.dialects import seconds_between
-from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published, readable, ready_place
+from outboxkit.tables import PARKED, UtcDateTime, outbox, published, readable, ready_place
 
 State = Literal["ready", "delayed", "held", "parked"]
 _LIMIT = bindparam("limit", type_=BigInteger)
@@ -171,26 +171,12 @@ def _state() -> ColumnElement[str]:
 _CONTENT = ("type", "payload", "headers", "content_type", "content_encoding", "version")
 
 
-def content_waiting() -> Select[Any]:
-    """What is in a message of the outbox. Parameters: position. Index: the primary key. Locks: none."""
-    return _content(outbox, "position")
+def content_of(table: Table) -> Select[Any]:
+    """What is in a message of the outbox, a kept one, or a dead letter.
 
-
-def content_kept() -> Select[Any]:
-    """What is in a kept message.
-
-    Parameters: published_at, position. Index: the primary key, of one partition. Locks: none.
+    Parameters: the columns of the table's primary key. Index: the primary key, of one partition. Locks: none.
     """
-    return _content(published, "published_at", "position")
-
-
-def content_dead() -> Select[Any]:
-    """What is in a dead letter. Parameters: id. Index: the primary key. Locks: none."""
-    return _content(dead_letter, "id")
-
-
-def _content(table: Table, *key: str) -> Select[Any]:
-    of = (table.c[name] == bindparam(name, type_=table.c[name].type) for name in key)
+    of = (column == bindparam(column.name, type_=column.type) for column in table.primary_key)
     return select(*(table.c[name] for name in _CONTENT)).where(*of)
 
 
