@@ -4,14 +4,16 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
+from outboxkit.cli.commands import FAILED, INCOMPLETE
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, duration, point_in_time, url_of_option, with_options
 from outboxkit.cli.progress import progress
@@ -24,8 +26,6 @@ from outboxkit.runtime import compose, urls
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
 
-MISSING, NOTHING_PROVEN = 1, 3
-"""Exit codes: a message is missing; no message is kept, so that nothing was proven."""
 LABEL = 14
 LEFT_OUT = "handled messages that the producer does not know, as after a failover: docs/how-to/fail-over.md"
 COUNTS = ("expected", "processed", "dead", "waiting", "missing")
@@ -57,7 +57,6 @@ Margin = Annotated[
     str,
     typer.Option(
         "--margin",
-        hidden=True,
         metavar="DURATION",
         help="Leave out what was published within this time: it may be in flight.",
     ),
@@ -81,7 +80,7 @@ class Period:
     types: Types = None
 
     def terms(self) -> Terms:
-        """The terms."""
+        """The period as moments."""
         now = utc_now()
         since = point_in_time("--since", self.since, now) or now
         if since >= now:
@@ -90,33 +89,6 @@ class Period:
             )
         handlers, types = (tuple(dict.fromkeys(names or ())) for names in (self.handlers, self.types))
         return Terms(since, duration("--margin", self.margin), handlers, types)
-
-
-class MissingIds:
-    """A file for each handler with the ids that it lacks, one a line, in the temporary folder. It is kept."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack, self._files = stack, dict[str, IO[str]]()
-
-    def add(self, tally: HandlerTally, ids: Sequence[str]) -> None:
-        """Write the ids of some messages.
-
-        Raises:
-            ConfigurationError: no file can be written there.
-        """
-        try:
-            if tally.handler not in self._files:
-                file = tempfile.NamedTemporaryFile("w", prefix="outboxkit-missing-", suffix=".txt", delete=False)  # noqa: SIM115 - the stack closes it
-                self._files[tally.handler] = self._stack.enter_context(file)
-            self._files[tally.handler].writelines(f"{id_}\n" for id_ in ids)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the file of the missing ids cannot be written ({error.strerror}): name a folder in TMPDIR"
-            ) from None
-
-    def file_of(self, handler: str) -> str | None:
-        """The path of a handler's file; None if it lacks nothing."""
-        return self._files[handler].name if handler in self._files else None
 
 
 @with_options()
@@ -139,13 +111,12 @@ def reconcile(
         compose.database_url(load()) if value is None else url_of_option(option, value)
         for option, value in (("--producer", producer), ("--consumer", consumer))
     ]
-    with ExitStack() as stack:
-        ids = MissingIds(stack)
-        result = asyncio.run(_reconciled(both, terms, ids))
+    files = dict[str, str]()
+    result = asyncio.run(_reconciled(both, terms, partial(_write_missing, files)))
     if textfile is not None:
         _write(Path(textfile), metrics_of(result))
     of = producer if producer is None or producer.startswith("@") else ""
-    commands = {each.handler: _replay(each, result, ids.file_of(each.handler), of) for each in result.handlers}
+    commands = {each.handler: _replay(each, result, files.get(each.handler), of) for each in result.handlers}
     advice = list(_advice(result, of))
     addresses = {"producer": urls.shown(both[0]), "consumer": urls.shown(both[1])}
     if as_json:
@@ -153,7 +124,7 @@ def reconcile(
         counts = ("published", "missing", "ambiguous_ids", "ambiguous", "without_handler")
         handlers = [
             {name: getattr(each, name) for name in ("handler", "queues", *COUNTS)}
-            | {"missing_file": ids.file_of(each.handler), "replay": commands[each.handler]}
+            | {"missing_file": files.get(each.handler), "replay": commands[each.handler]}
             for each in result.handlers
         ]
         figures = {name: getattr(result, name) for name in (*times, *counts)}
@@ -162,9 +133,9 @@ def reconcile(
     else:
         _print(result, terms, addresses, advice, commands)
     if result.missing or result.ambiguous_ids:
-        sys.exit(MISSING)
+        sys.exit(FAILED)
     if not _compared(result):
-        sys.exit(NOTHING_PROVEN)
+        sys.exit(INCOMPLETE)
 
 
 def _write(file: Path, text: str) -> None:
@@ -177,14 +148,30 @@ def _write(file: Path, text: str) -> None:
         raise ConfigurationError(f"--textfile is {str(file)!r}: it cannot be written ({error.strerror})") from None
 
 
-async def _reconciled(both: list[str], terms: Terms, ids: MissingIds) -> Reconciled:
+def _write_missing(files: dict[str, str], tally: HandlerTally, ids: Sequence[str]) -> None:
+    """Add ids to the file of the handler that lacks them, one a line, in the temporary folder. It is kept."""
+    try:
+        if tally.handler not in files:
+            with tempfile.NamedTemporaryFile(prefix="outboxkit-missing-", suffix=".txt", delete=False) as made:
+                files[tally.handler] = made.name
+        with Path(files[tally.handler]).open("a") as file:
+            file.writelines(f"{id_}\n" for id_ in ids)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the file of the missing ids cannot be written ({error.strerror}): name a folder in TMPDIR"
+        ) from None
+
+
+async def _reconciled(
+    both: list[str], terms: Terms, missing: Callable[[HandlerTally, Sequence[str]], None]
+) -> Reconciled:
     async with AsyncExitStack() as stack:
         engines = [
             await stack.enter_async_context(connected(url, "reconcile", pool_size=1)) for url in dict.fromkeys(both)
         ]
         so_far = list[Reconciled]()
         stack.enter_context(progress("compared", lambda: so_far[-1].compared if so_far else 0))
-        return await reconcile_services(engines[0], engines[-1], terms, missing=ids.add, progress=so_far.append)
+        return await reconcile_services(engines[0], engines[-1], terms, missing=missing, progress=so_far.append)
 
 
 def _compared(result: Reconciled) -> int:

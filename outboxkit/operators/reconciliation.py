@@ -269,7 +269,8 @@ async def _count_left(
             letters[row.message_id].append(row)
     queues = (await sink.execute(statements.status.queues_with_crashes(), {"most": MOST_QUEUES})).scalars()
     ours = [queue for queue in queues if queue in tally.queues]
-    crashed = {*(await sink.execute(sql.reconciliation.crashes_of(dialect), ids | {"queues": ours})).scalars()}
+    records = {"queues": ours, "limit": len(left) * len(ours)}
+    crashed = {row.message_id for row in await sink.execute(sql.trace.crashes(dialect), ids | records)}
     replays = [id_ for id_, rows in letters.items() if any(row.resolution == "replayed" for row in rows)]
     back = set[str]()
     if replays:

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Boolean, ColumnElement, Select, String, bindparam, func, literal_column, select, true
 
 from outboxkit.statements.dialects import among, by_bytes, digest, has_one_writer, lists, set_locally
-from outboxkit.tables import UtcDateTime, attempt, dead_letter, inbox, outbox, published, readable
+from outboxkit.tables import UtcDateTime, dead_letter, inbox, outbox, published, readable
 
 _FIRST, _LAST = (
     bindparam("first_id", type_=inbox.c.message_id.type),
@@ -86,15 +86,6 @@ def letters_of(dialect: str) -> Select[Any]:
     columns = (dead_letter.c.message_id, dead_letter.c.handler, dead_letter.c.resolution, dead_letter.c.resolved_at)
     of_inbox = dead_letter.c.side == literal_column("'inbox'")
     return select(*map(readable, columns)).where(of_inbox, among(dialect, dead_letter.c.message_id, "ids"))
-
-
-def crashes_of(dialect: str) -> Select[Any]:
-    """The ids of these messages that have a crash record of one of these queues.
-
-    Parameters: queues, ids. Index: the primary key. Locks: none.
-    """
-    ours = (among(dialect, attempt.c.queue, "queues"), among(dialect, attempt.c.message_id, "ids"))
-    return select(attempt.c.message_id).where(*ours)
 
 
 def back_in_outbox(dialect: str) -> Select[Any]:

@@ -105,7 +105,7 @@ def test_what_is_left_is_looked_up_by_indexes(pg_engine: Engine):
     some = {"ids": ["m1", "m777", "m19999"]}
     reads: dict[str, tuple[Callable[[str], Any], dict[str, Any]]] = {
         "outboxkit_dead_letter_message": (sql.reconciliation.letters_of, some),
-        "outboxkit_attempt_pkey": (sql.reconciliation.crashes_of, some | {"queues": ["q"]}),
+        "outboxkit_attempt_pkey": (sql.trace.crashes, some | {"queues": ["q"], "limit": 3}),
     }
     with pg_engine.connect() as connection:
         for index, (read, parameters) in reads.items():
