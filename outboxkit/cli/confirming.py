@@ -3,32 +3,51 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import typer
 
+from outboxkit.cli.commands import FAILED
+from outboxkit.cli.options import By, DryRun, Yes
 from outboxkit.cli.progress import progress
 from outboxkit.errors import ConfigurationError
 from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 
 
-def ask_first(question: str, done: str, *, yes: bool) -> None:
-    """Ask before something that cannot be taken back, unless `yes`. `done` is the participle of what is asked."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigurationError(
-            f"standard input is not a terminal, and nothing was {done}: add --yes to go on without a question"
-        )
-    try:
-        agreed = typer.confirm(question)
-    except typer.Abort as abort:
-        if isinstance(abort.__context__, KeyboardInterrupt):
-            raise abort.__context__ from None
-        agreed = False
-    if not agreed:
-        typer.echo(f"nothing was {done}", err=True)
-        raise typer.Exit(1)
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """The options of a command that changes many rows."""
+
+    PANEL: ClassVar = "Options"
+    dry_run: DryRun = False
+    yes: Yes = False
+    by: By = None
+
+    def is_confirmed(self, question: str, done: str) -> bool:
+        """Ask, unless --yes is given; False in a dry run. `done` is the participle of what is asked.
+
+        Raises:
+            ConfigurationError: nobody can be asked.
+            typer.Exit: the answer is no.
+        """
+        if self.dry_run or self.yes:
+            return not self.dry_run
+        if not sys.stdin.isatty():
+            raise ConfigurationError(
+                f"standard input is not a terminal, and nothing was {done}: add --yes to go on without a question"
+            )
+        try:
+            agreed = typer.confirm(question)
+        except typer.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise abort.__context__ from None
+            agreed = False
+        if not agreed:
+            typer.echo(f"nothing was {done}", err=True)
+            raise typer.Exit(FAILED)
+        return True
 
 
 def work_through(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,17 +110,14 @@ def with_options(
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own, groups = dict(inspect.signature(command).parameters), dict[str, Any]()
+        own = dict(inspect.signature(command).parameters)
         takes_settings = next(iter(own.values())).annotation is Settings
         if takes_settings:
             own.pop(next(iter(own)))
-        for name, parameter in list(own.items()):
-            if is_dataclass(parameter.annotation):
-                groups[own.pop(name).name] = parameter.annotation
-        parameters = [
-            *own.values(),
-            *chain(*(_of_group(kind, hidden=name == unlisted) for name, kind in groups.items())),
-        ]
+        groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+        parameters = [each for name, each in own.items() if name not in groups]
+        for name, kind in groups.items():
+            parameters += _of_group(kind, hidden=name == unlisted)
         others = set(Settings.model_fields) - {each.name for each in parameters} if takes_settings else set()
         settable = [*names, *sorted(others.difference(names))]
         parameters += [_of_setting(name, hidden=name not in names) for name in settable]
@@ -147,7 +143,8 @@ def with_options(
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         text = (inspect.getdoc(command) or "").replace("\n\nExample:", "\n\n\b\nExample:")  # its lines stay as they are
-        notes = [text, *([VARIABLES] if takes_settings else []), *([BY] if "by" in own else [])]
+        notes = [text, *([VARIABLES] if takes_settings else [])]
+        notes += [BY for each in parameters if each.name == "by"]
         run.__name__, run.__doc__ = command.__name__, "\n\n".join(notes)
         return run
 
@@ -200,7 +197,7 @@ def _of_group(kind: Any, *, hidden: bool) -> list[inspect.Parameter]:
     for field in fields(kind):
         annotation: Any = field.type
         option = copy(annotation.__metadata__[0])
-        option.rich_help_panel, option.hidden = kind.PANEL, hidden
+        option.rich_help_panel, option.hidden = kind.PANEL, option.hidden or hidden
         parameters.append(_parameter(field.name, field.default, Annotated[annotation.__origin__, option]))
     return parameters
 

@@ -2,31 +2,25 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import statements
-from outboxkit.cli.confirming import ask_first, work_through
-from outboxkit.cli.connections import connected
-from outboxkit.cli.options import By, DryRun, Key, Rate, Type, Yes, point_in_time, with_options
+from outboxkit.cli.commands import FAILED, INCOMPLETE
+from outboxkit.cli.confirming import ChangeOptions, work_through
+from outboxkit.cli.connections import connected, in_transaction
+from outboxkit.cli.options import Key, Rate, Type, point_in_time, with_options
 from outboxkit.cli.wording import iso
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, printable_name
 from outboxkit.message import NAME_LIMIT
-from outboxkit.operators.replay import KeptMessages, Replayed, Replayer, ReplaySelection
-from outboxkit.runtime import process
+from outboxkit.operators.replay import KeptMessages, Replayed, ReplaySelection, replaying
+from outboxkit.runtime.known_handlers import read_handlers
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 from outboxkit.statements.activity import NEVER
-
-FAILED, INCOMPLETE = 1, 3
-"""Exit codes: the broker refused a message; it was stopped before the end, or messages were deleted meanwhile."""
 
 Queue = Annotated[str, typer.Option("--to-queue", metavar="NAME", help="The queue to publish to. It must exist.")]
 IdsFile = Annotated[
@@ -82,13 +76,11 @@ class KeptOptions:
 def replay(
     settings: Settings,
     messages: KeptOptions,
+    options: ChangeOptions,
     *,
     to_queue: Queue,
     handlers: Handlers = None,
     rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    by: By = None,
 ) -> None:
     """Publish kept messages again, same ids, to one queue: to rebuild a read model.
 
@@ -98,21 +90,19 @@ def replay(
     Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
     """
     selection = messages.selection(settings.destination, handlers or [])
-    to_do, seen = asyncio.run(_find(settings, selection, to_queue))
+    to_do = asyncio.run(_find(settings, selection, to_queue))
     typer.echo(_described(to_do, to_queue, selection.handlers))
-    unseen = [name for name in selection.handlers if name not in seen]
-    if seen and unseen:  # without any, its consumers may have another database
-        names = f"{', '.join(unseen)}, only with {', '.join(seen)}"
-        doubt = f"no consumer of queue {to_queue} was seen with handler {names}: is the name right?"
-        typer.echo(f"outboxkit: {printable_name(doubt)}", err=True)
-    if dry_run or not to_do.count:
+    _doubt_names(settings, selection.handlers, to_queue)
+    if not to_do.count or not options.is_confirmed("Publish them again?", "published"):
         return
-    ask_first("Publish them again?", "published", yes=yes)
     done = Replayed(total=to_do.count)
 
     async def work(stop: asyncio.Event) -> None:
         counted = replace(selection, until=to_do.until)
-        async with _replayer(settings, counted, to_queue, rate=rate, by=by) as (worker, _):
+        async with (
+            connected(settings, "replay", pool_size=1) as engine,
+            replaying(engine, settings, counted, to_queue, rate=rate, by=options.by) as worker,
+        ):
             await worker.run(stop, done)
 
     work_through(
@@ -122,25 +112,23 @@ def replay(
     sys.exit(FAILED if done.refused is not None else 0 if done.complete else INCOMPLETE)
 
 
-@asynccontextmanager
-async def _replayer(
-    settings: Settings, selection: ReplaySelection, queue: str, *, rate: float | None = None, by: str | None = None
-) -> AsyncIterator[tuple[Replayer, AsyncEngine]]:
-    publisher = process.queue_publisher(settings.broker_url.get_secret_value(), queue, timeout=settings.publish_timeout)
-    async with connected(settings, "replay", pool_size=1) as engine:
-        try:
-            yield Replayer(engine, publisher, selection, rate=rate, patience=settings.publish_timeout, by=by), engine
-        finally:
-            await publisher.close()
+async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> KeptMessages:
+    async with (
+        connected(settings, "replay", pool_size=1) as engine,
+        replaying(engine, settings, selection, queue) as worker,
+    ):
+        return await worker.find()
 
 
-async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> tuple[KeptMessages, list[str]]:
-    """The messages, and the handlers with which consumers of the queue were seen."""
-    async with _replayer(settings, selection, queue) as (worker, engine):
-        messages = await worker.find()
-        async with engine.connect() as connection:
-            rows = await connection.execute(statements.activity.of_all_handlers())
-            return messages, [row.handler for row in rows if row.queue == queue and row.last_seen > NEVER]
+def _doubt_names(settings: Settings, handlers: tuple[str, ...], queue: str) -> None:
+    """Warn of handlers with which no consumer of the queue was seen; it may have another database."""
+    known = in_transaction(settings, "replay", read_handlers) if handlers else []
+    seen = [each.handler for each in known if each.queue == queue and each.last_seen > NEVER]
+    unseen = [name for name in handlers if name not in seen]
+    if seen and unseen:
+        names = f"{', '.join(unseen)}, only with {', '.join(seen)}"
+        doubt = f"no consumer of queue {queue} was seen with handler {names}: is the name right?"
+        typer.echo(f"outboxkit: {printable_name(doubt)}", err=True)
 
 
 def _read_ids(path: str) -> list[str]:

@@ -4,24 +4,23 @@ import asyncio
 import sys
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import typer
 
-from outboxkit.cli.commands import group
-from outboxkit.cli.confirming import ask_first, work_through
-from outboxkit.cli.connections import connected
-from outboxkit.cli.options import AsJson, By, DryRun, Key, Limit, Type, Yes, duration, with_options
+from outboxkit.cli.commands import INCOMPLETE, group
+from outboxkit.cli.confirming import ChangeOptions, work_through
+from outboxkit.cli.connections import connected, in_transaction
+from outboxkit.cli.options import AsJson, Key, Limit, Type, duration, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import in_utc, many, number, printable_name
 from outboxkit.operators.sql.waiting import WaitingSelection
-from outboxkit.operators.waiting import Change, WaitingCounts, change_waiting, find_waiting, survey_waiting
+from outboxkit.operators.waiting import Change, ChangedMessages, change_waiting, find_waiting, survey_waiting
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 
-INCOMPLETE = 3
-"""Exit code: the command was stopped before the end."""
 COLUMNS = {
     **dict.fromkeys(("due", "message id"), "whole"),
     **dict.fromkeys(("type", "key", "destination", "state"), "folded"),
@@ -63,12 +62,8 @@ def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 
 
     Example: outboxkit waiting list --due-after 90d
     """
-
-    async def find() -> Any:
-        async with connected(settings, "waiting") as engine:
-            return await find_waiting(engine, filters.selection(), limit=limit + 1)
-
-    rows, now = asyncio.run(find())
+    find = partial(find_waiting, waiting=filters.selection(), limit=limit + 1)
+    rows, now = in_transaction(settings, "waiting", find)
     if as_json:
         print_json({"waiting": [dict(row._mapping) for row in rows[:limit]], "more": len(rows) > limit})  # noqa: SLF001 - its public view
     elif not rows:
@@ -91,12 +86,10 @@ def _cells(row: Any, now: datetime) -> tuple[str, ...]:
 def due_now(
     settings: Settings,
     filters: WaitingFilters,
+    options: ChangeOptions,
     *,
     ids: Ids = None,
     all_: All = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    by: By = None,
 ) -> None:
     """Make waiting messages due at once. The relay publishes them within seconds; keys keep their order.
 
@@ -104,19 +97,17 @@ def due_now(
 
     Example: outboxkit waiting due-now --type InvoiceDue --due-after 90d
     """
-    _change(settings, "due-now", filters, ids or [], all_=all_, dry_run=dry_run, yes=yes, by=by)
+    _change(settings, "due-now", filters, options, ids or [], all_=all_)
 
 
 @with_options("database_url", unlisted="filters")
 def cancel_waiting(
     settings: Settings,
     filters: WaitingFilters,
+    options: ChangeOptions,
     *,
     ids: Ids = None,
     all_: All = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    by: By = None,
 ) -> None:
     """Delete waiting messages for good, as outbox.cancel does. The audit trail keeps the filter and the count.
 
@@ -124,31 +115,18 @@ def cancel_waiting(
 
     Example: outboxkit waiting cancel 019cbd26-8c00-7d3e-9c6c-2f7b1c3f4a55 --yes
     """
-    _change(settings, "cancel", filters, ids or [], all_=all_, dry_run=dry_run, yes=yes, by=by)
+    _change(settings, "cancel", filters, options, ids or [], all_=all_)
 
 
 def _change(
-    settings: Settings,
-    change: Change,
-    filters: WaitingFilters,
-    ids: list[str],
-    *,
-    all_: bool,
-    dry_run: bool,
-    yes: bool,
-    by: str | None,
+    settings: Settings, change: Change, filters: WaitingFilters, options: ChangeOptions, ids: list[str], *, all_: bool
 ) -> None:
     has_filters, verb = filters != WaitingFilters(), "made due" if change == "due-now" else "cancelled"
     if all_ + bool(ids) + has_filters != 1:
         wanted = "one of ids, filters such as --type and --due-after, and --all is accepted"
         raise ConfigurationError(f"{change} which messages? Exactly {wanted}")
-    selection, done, is_complete = filters.selection(tuple(ids)), 0, False
-
-    async def count() -> WaitingCounts:
-        async with connected(settings, "waiting") as engine:
-            return await survey_waiting(engine, selection)
-
-    counts = asyncio.run(count())
+    selection, done = filters.selection(tuple(ids)), ChangedMessages()
+    counts = in_transaction(settings, "waiting", partial(survey_waiting, waiting=selection))
     if counts.count < len(set(ids)):
         raise ConfigurationError(
             f"{counts.count} of {len(set(ids))} ids are of messages that wait: the others went out already, or are "
@@ -158,22 +136,19 @@ def _change(
     for row in counts.kinds:
         due = in_utc(row.first) if row.first == row.last else f"{in_utc(row.first)} to {in_utc(row.last)}"
         typer.echo(f"  {number(row.rows)} {printable_name(row.type)} to {printable_name(row.destination)}, due {due}")
-    if dry_run or not counts.count:
+    question = "Make them due now?" if change == "due-now" else "Cancel them?"
+    if not counts.count or not options.is_confirmed(question, verb):
         return
-    ask_first("Make them due now?" if change == "due-now" else "Cancel them?", verb, yes=yes)
-
-    def count_up(so_far: int) -> None:
-        nonlocal done
-        done = so_far
 
     async def work(stop: asyncio.Event) -> None:
-        nonlocal is_complete
         async with connected(settings, "waiting") as engine:
-            await change_waiting(engine, change, selection, stop, upto=counts.upto, by=by, progress=count_up)
-        is_complete = not stop.is_set()
+            await change_waiting(engine, change, selection, stop, done, upto=counts.upto, by=options.by)
 
-    work_through(settings, verb, counts.count, lambda: done, work, lambda: typer.echo(f"{verb} {number(done)}"))
-    if not is_complete:
+    def say() -> None:
+        typer.echo(f"{verb} {number(done.count)}")
+
+    work_through(settings, verb, counts.count, lambda: done.count, work, say)
+    if not done.complete:
         typer.echo("stopped before the end: the same command goes on", err=True)
         sys.exit(INCOMPLETE)
 

@@ -21,9 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import ids, statements
 from outboxkit.errors.failures import first_line
 from outboxkit.operators import audit, sql
-from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection
-from outboxkit.operators.replay import Place, Replayed, Replayer, ReplaySelection
-from outboxkit.runtime import process
+from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection, rules_of
+from outboxkit.operators.replay import Place, Replayed, ReplaySelection, replaying
 from outboxkit.runtime.lifetime import end_tasks
 from outboxkit.runtime.outage import what_is_away
 from outboxkit.runtime.settings import Settings
@@ -235,11 +234,7 @@ class Background:
     async def _do(self, plan: Plan, total: int | None, running: _Leased, stop: asyncio.Event) -> None:
         """Do what the plan says, from its place on."""
         if plan.dead is not None:
-            rules = ReplayRules(
-                self._settings.inbox_retention,
-                accept_stale=plan.accept_stale,
-                has_readers=bool(self._settings.readers),
-            )
+            rules = rules_of(self._settings, accept_stale=plan.accept_stale)
             letters = DeadLetters(self._engine, rules=rules, rate=plan.rate, by=plan.by)
             as_: Any = DEAD[plan.action]
             if total is None:
@@ -247,19 +242,11 @@ class Background:
                 await self._set_total(running, left + await self._counted(running))
             await letters.resolve(as_, plan.dead, stop, Resolved(), upto=plan.upto, running=running)
         elif plan.kept is not None:
-            publisher = process.queue_publisher(
-                self._settings.broker_url.get_secret_value(), plan.to_queue, timeout=self._settings.publish_timeout
-            )
-            replayer = Replayer(
-                self._engine, publisher, plan.kept, rate=plan.rate, patience=self._settings.publish_timeout
-            )
-            try:
+            async with replaying(self._engine, self._settings, plan.kept, plan.to_queue, rate=plan.rate) as replayer:
                 if total is None:
                     total = (await replayer.find()).count
                     await self._set_total(running, total)
                 await replayer.run(stop, Replayed(await self._counted(running), total), running=running)
-            finally:
-                await publisher.close()
 
     async def _counted(self, running: _Leased) -> int:
         async with self._engine.connect() as connection:

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,7 +20,9 @@ from outboxkit.codec.rows import from_row
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message, changed
 from outboxkit.operators import audit
+from outboxkit.runtime import process
 from outboxkit.runtime.outage import Outage, Sleep, keep_to_rate
+from outboxkit.runtime.settings import Settings
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import is_server
 from outboxkit.telemetry import tracing
@@ -269,6 +271,25 @@ class Replayer:
             if receipt.verdict is Verdict.UNKNOWN:
                 raise BrokerUnavailable(receipt.reason or "the broker did not answer")
         return receipts
+
+
+@asynccontextmanager
+async def replaying(
+    engine: AsyncEngine,
+    settings: Settings,
+    selection: ReplaySelection,
+    queue: str,
+    *,
+    rate: float | None = None,
+    by: str | None = None,
+) -> AsyncIterator[Replayer]:
+    """A replayer to one queue of the settings' broker, from which it is disconnected at the end."""
+    timeout = settings.publish_timeout
+    publisher = process.queue_publisher(settings.broker_url.get_secret_value(), queue, timeout=timeout)
+    try:
+        yield Replayer(engine, publisher, selection, rate=rate, patience=timeout, by=by)
+    finally:
+        await publisher.close()
 
 
 def _confirmed(receipts: Sequence[Receipt]) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from outboxkit import schema, statements
-from outboxkit.statements.dialects import is_server
+from outboxkit import statements
+from outboxkit.operators.messages import read_now
 
 STATES = ("processing", "done")
 WINDOW = 10_000
@@ -40,22 +40,16 @@ def list_requests(
     connection: Connection, *, scope: str | None = None, state: str | None = None, limit: int = 50
 ) -> list[KnownRequest]:
     """The requests whose keys expire last, at most `limit`; those that match are looked for among the last `WINDOW`."""
-    _prepare(connection)
+    read_now(connection)
     wanted = {"of_scope": scope, "of_state": state, "window": WINDOW, "limit": limit}
     return [_known(row) for row in connection.execute(statements.idempotency.newest_requests(), wanted)]
 
 
 def find_requests(connection: Connection, key: str, *, limit: int = 50) -> list[KnownRequest]:
     """The requests with this key, in every scope and of every caller."""
-    _prepare(connection)
+    read_now(connection)
     rows = connection.execute(statements.idempotency.requests_with_key(), {"of_key": key, "limit": limit})
     return [_known(row) for row in rows]
-
-
-def _prepare(connection: Connection) -> None:
-    schema.check(connection)
-    if is_server(connection.dialect.name):
-        connection.execute(statements.status.forbid_sorting())
 
 
 def _known(row: Row[Any]) -> KnownRequest:

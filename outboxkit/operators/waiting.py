@@ -1,19 +1,18 @@
 """Messages that wait for a time are listed, made due at once, or cancelled. Parked ones are dead letters' matter."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection, Row
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import schema, statements
 from outboxkit.operators import audit, sql
+from outboxkit.operators.messages import read_now
 from outboxkit.operators.sql.waiting import WaitingSelection
 from outboxkit.schema import partitions
-from outboxkit.statements.dialects import is_server
 
 PAGE = 500
 """Messages that are changed in one transaction."""
@@ -41,28 +40,26 @@ class WaitingCounts:
         return max((row.upto for row in self.kinds), default=0)
 
 
-async def _prepare(connection: AsyncConnection) -> datetime:
-    """Check the tables, have the next statement use an index, and return the database's time."""
-    await connection.run_sync(schema.check)
-    if is_server(connection.dialect.name):
-        await connection.execute(statements.status.forbid_sorting())
-    return await partitions.clock(connection)
+@dataclass(slots=True)
+class ChangedMessages:
+    """The number of messages that were changed so far, and whether all of the selection were."""
+
+    count: int = 0
+    complete: bool = False
 
 
-async def find_waiting(
-    engine: AsyncEngine, waiting: WaitingSelection, *, limit: int
+def find_waiting(
+    connection: Connection, waiting: WaitingSelection, *, limit: int
 ) -> tuple[Sequence[Row[Any]], datetime]:
     """Waiting messages without payloads, at most `limit`, by destination, next due first. And the database's time."""
-    async with engine.connect() as connection:
-        now = await _prepare(connection)
-        return (await connection.execute(sql.waiting.next_due(waiting), {"limit": limit})).all(), now
+    now = read_now(connection)
+    return connection.execute(sql.waiting.next_due(waiting), {"limit": limit}).all(), now
 
 
-async def survey_waiting(engine: AsyncEngine, waiting: WaitingSelection) -> WaitingCounts:
+def survey_waiting(connection: Connection, waiting: WaitingSelection) -> WaitingCounts:
     """Count the messages of a selection."""
-    async with engine.connect() as connection:
-        await _prepare(connection)
-        return WaitingCounts((await connection.execute(sql.waiting.count_by_type(waiting))).all())
+    read_now(connection)
+    return WaitingCounts(connection.execute(sql.waiting.count_by_type(waiting)).all())
 
 
 async def change_waiting(
@@ -70,33 +67,27 @@ async def change_waiting(
     change: Change,
     waiting: WaitingSelection,
     stop: asyncio.Event,
+    done: ChangedMessages,
     *,
     upto: int,
     by: str | None = None,
-    progress: Callable[[int], None] = lambda _: None,
-) -> int:
-    """Make the messages of a selection due at once, or delete them, page by page; returns how many were.
+) -> None:
+    """Make the messages of a selection due at once, or delete them, page by page; `done` has the progress.
 
     It is an action in the audit trail. A message that a relay publishes meanwhile is left to it.
     """
-    done, is_any = 0, True
-    found = sql.waiting
-    statement, left = (
-        (found.make_due(waiting), found.is_any_later(waiting))
-        if change == "due-now"
-        else (found.delete_waiting(waiting), found.is_any_waiting(waiting))
-    )
+    is_due_now = change == "due-now"
+    statement = sql.waiting.make_due(waiting) if is_due_now else sql.waiting.delete_waiting(waiting)
+    left = sql.waiting.is_any_left(waiting, later=is_due_now)
     async with audit.recorded(engine, f"waiting {change}", audit.filter_of(waiting), by=by) as running:
         async with engine.connect() as connection:
             bounds: dict[str, Any] = {"upto": upto, "limit": PAGE}
-            bounds |= {"now": await partitions.clock(connection)} if change == "due-now" else {}
-        while is_any and not stop.is_set():
+            bounds |= {"now": await partitions.clock(connection)} if is_due_now else {}
+        while not done.complete and not stop.is_set():
             async with engine.begin() as connection:
                 changed = (await connection.execute(statement, bounds)).rowcount
                 await running.count(connection, changed)
                 # Of a full page some may have been a relay's, which has published them meanwhile: then others are left.
-                is_any = changed == PAGE or bool((await connection.execute(left, bounds)).scalar())
-            done += changed
-            progress(done)
-        running.result = audit.STOPPED if is_any else audit.DONE
-    return done
+                done.complete = changed < PAGE and not (await connection.execute(left, bounds)).scalar()
+            done.count += changed
+        running.result = audit.DONE if done.complete else audit.STOPPED

@@ -65,6 +65,7 @@ FUNCTIONS = {
 }
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EXAMPLES: dict[str, Any] = {
+    "later": True,
     "limit": 31337,
     "filter_": sql.listing.Choice(type="OrderConfirmed", state="delayed", prefix="019c", since=MOMENT),
     "walk": sql.listing.LATER,

@@ -2,29 +2,29 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace as changed
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from sqlalchemy import Row
 
-from outboxkit.cli.commands import group
-from outboxkit.cli.confirming import ask_first, work_through
+from outboxkit.cli.commands import INCOMPLETE, group
+from outboxkit.cli.confirming import ChangeOptions, work_through
 from outboxkit.cli.connections import connected
 from outboxkit.cli.dead import shown
 from outboxkit.cli.dead.selecting import Filters, refuse_missing, with_ids
-from outboxkit.cli.options import AsJson, By, DryRun, Limit, Rate, Yes, with_options
+from outboxkit.cli.options import AsJson, Limit, Rate, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, number
-from outboxkit.operators.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Resolved, Selection, Survey
+from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey, rules_of
+from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime.settings import Settings
 from outboxkit.statements.dead import GROUP_COLUMNS
 
-INCOMPLETE = 3
-"""Exit code: some dead letters were refused, or the command was stopped before the end."""
+T = TypeVar("T")
 MOST_SHOWN, MOST_NAMED = 100, 1000
 
 ARGUMENT = typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")
@@ -44,9 +44,17 @@ AcceptStale = Annotated[
 ]
 
 
-def _rules(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
-    """The rules for replaying dead letters of the inbox, from the consumers' settings."""
-    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale, has_readers=bool(settings.readers))
+def _ask(
+    settings: Settings, work: Callable[[DeadLetters, datetime], Awaitable[T]], rules: ReplayRules | None = None
+) -> T:
+    """The result of `work`, which gets the dead letters and the database's time."""
+
+    async def run() -> T:
+        async with connected(settings, "dead") as engine:
+            letters = DeadLetters(engine, rules=rules)
+            return await work(letters, await letters.now())
+
+    return asyncio.run(run())
 
 
 @with_options()
@@ -66,8 +74,8 @@ def list_(
     if group_by is not None:
         _list_groups(settings, filters, group_by, limit=limit, resolved=all_, as_json=as_json)
         return
-    page = asyncio.run(_find(settings, filters, limit=limit, resolved=all_))
-    judge = _rules(settings)
+    page = _ask(settings, lambda letters, now: letters.find(filters.selection(now, resolved=all_), limit=limit))
+    judge = rules_of(settings)
     rows = [(row, judge.refusal(row, page.now)) for row in page.rows]
     if as_json:
         print_json(
@@ -93,14 +101,10 @@ def _list_groups(
 ) -> None:
     if column not in GROUP_COLUMNS:
         raise ConfigurationError(f"--group-by is {column[:60]!r}: {', '.join(GROUP_COLUMNS)} are accepted")
-
-    async def count() -> Sequence[Row[Any]]:
-        async with connected(settings, "dead") as engine:
-            letters = DeadLetters(engine)
-            selection = filters.selection(await letters.now(), resolved=resolved)
-            return (await letters.group(selection, column, limit=limit)).rows
-
-    rows = asyncio.run(count())
+    rows = _ask(
+        settings,
+        lambda letters, now: letters.group(filters.selection(now, resolved=resolved), column, limit=limit),
+    ).rows
     if as_json:
         print_json([dict(row._mapping) for row in rows])  # noqa: SLF001 - its public view
     elif not rows:
@@ -108,12 +112,6 @@ def _list_groups(
     else:
         columns = {"count": "number", "first": "whole", "last": "whole", "example": "number", column: "folded"}
         print_table(columns, map(shown.group_cells, rows))
-
-
-async def _find(settings: Settings, filters: Filters, *, limit: int, resolved: bool) -> DeadLetterPage:
-    async with connected(settings, "dead") as engine:
-        letters = DeadLetters(engine)
-        return await letters.find(filters.selection(await letters.now(), resolved=resolved), limit=limit)
 
 
 @with_options()
@@ -124,8 +122,11 @@ def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
 
     Example: outboxkit dead show 7
     """
-    now, rows = asyncio.run(_read(settings, ids))
-    judge = _rules(settings)
+
+    async def read(letters: DeadLetters, now: datetime) -> tuple[datetime, Sequence[Row[Any]]]:
+        return now, await letters.read(with_ids(Selection(resolved=True), ids), limit=MOST_SHOWN)
+
+    (now, rows), judge = _ask(settings, read), rules_of(settings)
     if as_json:
         print_json([shown.detailed(row, judge.refusal(row, now)) for row in rows])
     else:
@@ -136,24 +137,16 @@ def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
         typer.echo(f"the first {MOST_SHOWN} are shown", err=True)
 
 
-async def _read(settings: Settings, ids: Sequence[str]) -> tuple[datetime, Sequence[Row[Any]]]:
-    async with connected(settings, "dead") as engine:
-        letters = DeadLetters(engine)
-        return await letters.now(), await letters.read(with_ids(Selection(resolved=True), ids), limit=MOST_SHOWN)
-
-
 @with_options(unlisted="filters")
 def replay(
     settings: Settings,
     filters: Filters,
+    options: ChangeOptions,
     *,
     ids: Some = None,
     all_: All = False,
     accept_stale: AcceptStale = False,
     rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    by: By = None,
 ) -> None:
     """Put dead letters back into the outbox, with the same message ids and no attempt counted.
 
@@ -164,26 +157,22 @@ def replay(
 
     Example: outboxkit dead replay --type OrderConfirmed --reason failed --rate 100
     """
-    rules = _rules(settings, accept_stale=accept_stale)
+    rules = rules_of(settings, accept_stale=accept_stale)
     selection, survey = _plan(settings, "replay", filters, ids or [], rules, all_=all_)
-    if dry_run:
-        return
     if not survey.replayable:
-        sys.exit(INCOMPLETE if survey.count else 0)
-    ask_first("Replay them?", "replayed", yes=yes)
-    sys.exit(_run(settings, "replay", selection, survey.replayable, rules, rate, by))
+        sys.exit(INCOMPLETE if survey.count and not options.dry_run else 0)
+    if options.is_confirmed("Replay them?", "replayed"):
+        sys.exit(_run(settings, "replayed", selection, survey.replayable, rules, rate, options.by))
 
 
 @with_options(unlisted="filters")
 def discard(
     settings: Settings,
     filters: Filters,
+    options: ChangeOptions,
     *,
     ids: Some = None,
     all_: All = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    by: By = None,
 ) -> None:
     """Give dead letters up for good. Messages that waited behind them go on. The rows stay, and say by whom.
 
@@ -194,10 +183,8 @@ def discard(
     Example: outboxkit dead discard 7 --yes
     """
     selection, survey = _plan(settings, "discard", filters, ids or [], ReplayRules(), all_=all_)
-    if dry_run or not survey.count:
-        return
-    ask_first("Discard them?", "discarded", yes=yes)
-    sys.exit(_run(settings, "discard", selection, survey.count, ReplayRules(), None, by))
+    if survey.count and options.is_confirmed("Discard them?", "discarded"):
+        sys.exit(_run(settings, "discarded", selection, survey.count, ReplayRules(), None, options.by))
 
 
 def _plan(
@@ -213,23 +200,19 @@ def _plan(
         )
     if len(ids) > MOST_NAMED:
         raise ConfigurationError(f"{len(ids)} ids are given; up to {MOST_NAMED} are accepted, or filters")
-    selection, survey, rows = asyncio.run(_survey(settings, filters, ids, rules))
+
+    async def count(letters: DeadLetters, now: datetime) -> tuple[Selection, Survey, Sequence[Row[Any]]]:
+        """The selection, its counts, and the rows of the ids, open or not."""
+        selection = with_ids(filters.selection(now), ids)
+        every = changed(selection, resolved=True)
+        rows = (await letters.find(every, limit=MOST_NAMED * 10)).rows if ids else ()
+        return selection, await letters.survey(selection), rows
+
+    selection, survey, rows = _ask(settings, count, rules)
     refuse_missing(ids, rows)
     for line in _lines(what, survey, ids, rows):
         typer.echo(line)
     return selection, survey
-
-
-async def _survey(
-    settings: Settings, filters: Filters, ids: Sequence[str], rules: ReplayRules
-) -> tuple[Selection, Survey, Sequence[Row[Any]]]:
-    """The selection, its counts, and the rows of the ids, open or not."""
-    async with connected(settings, "dead") as engine:
-        letters = DeadLetters(engine, rules=rules)
-        selection = with_ids(filters.selection(await letters.now()), ids)
-        every = changed(selection, resolved=True)
-        rows = (await letters.find(every, limit=MOST_NAMED * 10)).rows if ids else ()
-        return selection, await letters.survey(selection), rows
 
 
 def _lines(what: str, survey: Survey, ids: Sequence[str], rows: Sequence[Row[Any]]) -> Iterator[str]:
@@ -249,7 +232,7 @@ def _lines(what: str, survey: Survey, ids: Sequence[str], rows: Sequence[Row[Any
 
 def _run(
     settings: Settings,
-    what: str,
+    as_: Resolution,
     selection: Selection,
     total: int,
     rules: ReplayRules,
@@ -257,25 +240,24 @@ def _run(
     by: str | None,
 ) -> int:
     """Resolve the dead letters, and print what was done; returns the exit code."""
-    done, verb, who, has_relay = Resolved(), "replayed" if what == "replay" else "discarded", "", None
+    done, has_relay = Resolved(), None
 
     async def work(stop: asyncio.Event) -> None:
-        nonlocal who, has_relay
+        nonlocal has_relay
         async with connected(settings, "dead") as engine:
             letters = DeadLetters(engine, rules=rules, rate=rate, by=by)
-            who = f" by {await letters.who()}"
-            as_: Any = verb
             await letters.resolve(as_, selection, stop, done)
             has_relay = await letters.has_relay()
 
     def say() -> None:
+        by_whom = f" by {done.by}" if done.by else ""
         released = f"; released {many(done.released, 'waiting message')}" if done.released else ""
-        typer.echo(f"{verb} {number(done.count)} of {number(total)}{who}{released}")
+        typer.echo(f"{as_} {number(done.count)} of {number(total)}{by_whom}{released}")
 
-    work_through(settings, verb, total, lambda: done.count, work, say)
+    work_through(settings, as_, total, lambda: done.count, work, say)
     for why, count in done.refused.items():
         typer.echo(f"outboxkit: not replayed: {number(count)}, {why}: {why.plain}", err=True)
-    if what == "replay" and done.count and has_relay is False:
+    if as_ == "replayed" and done.count and has_relay is False:
         typer.echo("outboxkit: no relay is connected to this database: `outboxkit relay` sends them", err=True)
     if not done.complete:
         typer.echo("stopped before the end: the same command goes on", err=True)

@@ -23,7 +23,7 @@ from outboxkit import schema, statements
 from outboxkit.database.session_names import RELAY_SESSION
 from outboxkit.errors.figures import COUNTED, Count
 from outboxkit.operators import audit
-from outboxkit.operators.deadletters.refusal import Refusal, ReplayRules
+from outboxkit.operators.deadletters.refusal import Refusal, ReplayRules, rules_of
 from outboxkit.operators.deadletters.resolving import Resolved, resolve_page
 from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime.outage import Sleep, keep_to_rate
@@ -45,6 +45,7 @@ __all__ = [
     "Resolved",
     "Selection",
     "Survey",
+    "rules_of",
 ]
 
 PAGE = 500
@@ -261,12 +262,13 @@ class DeadLetters:
         left as they are. `done` has the counts so far, however it ends. Dead letters up to the number `upto` are meant,
         by default those of now; `running` is the action, if its row is written already.
         """
-        if upto is None:
-            async with self._engine.connect() as connection:
-                await connection.run_sync(schema.check)
+        async with self._engine.connect() as connection:
+            await connection.run_sync(schema.check)
+            if upto is None:
                 upto = (await connection.execute(statements.dead.highest())).scalar_one()
+            done.by = await connection.run_sync(audit.who, self._by)
         action = "dead replay" if as_ == "replayed" else "dead discard"
-        by, place, started = await self.who(), {"after_position": -2, "after_id": 0}, self._monotonic()
+        place, started = {"after_position": -2, "after_id": 0}, self._monotonic()
         recorded = audit.recorded(self._engine, action, audit.filter_of(selection), by=self._by)
         async with recorded if running is None else nullcontext(running) as audited:
             while not done.complete and not stop.is_set():
@@ -278,7 +280,7 @@ class DeadLetters:
                     if stop.is_set():
                         break
                     async with self._engine.begin() as connection:
-                        page = await resolve_page(connection, as_, [row.id for row in rows], by, self._rules)
+                        page = await resolve_page(connection, as_, [row.id for row in rows], done.by, self._rules)
                         await audited.count(connection, page.count)
                     done.add(page)
                     await keep_to_rate(self._rate, done.count, self._monotonic() - started, stop, self._sleep)
@@ -293,8 +295,3 @@ class DeadLetters:
         async with self._engine.connect() as connection:
             rows = await connection.execute(statements.activity.sessions())
             return any(row.name.startswith(RELAY_SESSION) for row in rows)
-
-    async def who(self) -> str:
-        """The name that is recorded: the user of the system, and the database's role if it has roles. Not a secret."""
-        async with self._engine.connect() as connection:
-            return await connection.run_sync(audit.who, self._by)

@@ -14,6 +14,7 @@ from outboxkit.codec.rows import TEXTS, decode_headers
 from outboxkit.errors import EncodeError
 from outboxkit.message import NAME_LIMIT, Message
 from outboxkit.runtime import window
+from outboxkit.runtime.settings import Settings
 
 
 def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
@@ -92,6 +93,11 @@ class ReplayRules:
         """Whether a consumer would find it stale. A dead letter with the reason `stale` always is."""
         made_at = window.message_time(letter.message_id or "", letter.created_at)
         return letter.reason == "stale" or window.is_too_old(made_at, now=now, retention=self.retention, skew=self.skew)
+
+
+def rules_of(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
+    """The rules by the consumers' settings."""
+    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale, has_readers=bool(settings.readers))
 
 
 def _absent(letter: Row[Any]) -> tuple[str, ...]:

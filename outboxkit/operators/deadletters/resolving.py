@@ -26,6 +26,7 @@ class Resolved:
     """The counts of a replay or a discard so far.
 
     Attributes:
+        by: the name that is recorded.
         released: messages that waited behind them, and are due now.
         refused: the number that was left as it is, by the reason.
     """
@@ -34,6 +35,7 @@ class Resolved:
     released: int = 0
     refused: Counter[Refusal] = field(default_factory=Counter)
     complete: bool = False
+    by: str = ""
 
     def add(self, page: "Resolved") -> None:
         """Count a page that is committed."""

@@ -68,14 +68,9 @@ def delete_waiting(waiting: WaitingSelection) -> Delete:
     return delete(outbox).where(*_of(waiting))
 
 
-def is_any_later(waiting: WaitingSelection) -> Select[Any]:
-    """Whether `make_due` has anything left to do. Parameters: as there. Locks: none."""
-    return select(_some(waiting, _is_later).exists())
-
-
-def is_any_waiting(waiting: WaitingSelection) -> Select[Any]:
-    """Whether `delete_waiting` has anything left to do. Parameters: as there. Locks: none."""
-    return select(_some(waiting).exists())
+def is_any_left(waiting: WaitingSelection, *, later: bool) -> Select[Any]:
+    """Whether `make_due` (`later`) or `delete_waiting` has anything left to do. Parameters: as there. Locks: none."""
+    return select(_some(waiting, *([_is_later] if later else [])).exists())
 
 
 def _of(waiting: WaitingSelection, *also: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:

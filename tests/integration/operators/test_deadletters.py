@@ -50,7 +50,7 @@ async def test_a_replayed_message_is_as_it_was_and_due_now(engine: Engine, async
     assert still_parked(engine) == {21}
     (letter,) = letters(engine).values()
     assert (letter.resolution, letter.parked, letter.resolved_at) == ("replayed", False, row.due_at)
-    assert letter.resolved_by == await DeadLetters(async_engine).who()
+    assert letter.resolved_by == done.by
 
 
 async def test_a_place_that_is_taken_is_refused_and_nothing_is_lost(engine: Engine, async_engine: AsyncEngine):

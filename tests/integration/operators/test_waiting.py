@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import statements, tables
 from outboxkit.operators import sql
 from outboxkit.operators.sql.waiting import WaitingSelection
-from outboxkit.operators.waiting import PAGE, change_waiting, survey_waiting
+from outboxkit.operators.waiting import PAGE, ChangedMessages, change_waiting, survey_waiting
 from outboxkit.tables import PARKED
 from tests.support.polling import eventually
 from tests.unit.cli import conftest
@@ -93,17 +93,18 @@ async def test_what_a_relay_takes_meanwhile_ends_no_cancel(pg_engine: Engine, as
         for number in range(many):
             add_rows(connection, message_id=f"late-{number}", type="Reminder", due_at=FAR)
     chosen = WaitingSelection(type="Reminder")
-    upto = (await survey_waiting(async_pg_engine, chosen)).upto
+    upto, done = counted(pg_engine, chosen), ChangedMessages()
     with pg_engine.connect() as relay:
         first = select(tables.outbox.c.position).order_by(tables.outbox.c.position).limit(20)
         positions = relay.execute(first.with_for_update()).scalars().all()
         cancelled = asyncio.create_task(
-            change_waiting(async_pg_engine, "cancel", chosen, asyncio.Event(), upto=upto, by="ada")
+            change_waiting(async_pg_engine, "cancel", chosen, asyncio.Event(), done, upto=upto, by="ada")
         )
         await asyncio.to_thread(eventually, lambda: waiting_for_rows(pg_engine))
         relay.execute(delete(tables.outbox).where(tables.outbox.c.position.in_(positions)))
         relay.commit()
-    assert await cancelled == many - len(positions)
+    await cancelled
+    assert (done.count, done.complete) == (many - len(positions), True)
     assert due(pg_engine) == {}
 
 
@@ -111,16 +112,23 @@ async def test_a_row_that_is_parked_meanwhile_is_not_cancelled(pg_engine: Engine
     with pg_engine.begin() as connection:
         add_rows(connection, message_id="late", type="Reminder", key="a", due_at=FAR)
     chosen = WaitingSelection(type="Reminder")
-    upto = (await survey_waiting(async_pg_engine, chosen)).upto
+    upto, done = counted(pg_engine, chosen), ChangedMessages()
     with pg_engine.connect() as relay:
         relay.execute(update(tables.outbox).values(due_at=PARKED, held=True))
         cancelled = asyncio.create_task(
-            change_waiting(async_pg_engine, "cancel", chosen, asyncio.Event(), upto=upto, by="ada")
+            change_waiting(async_pg_engine, "cancel", chosen, asyncio.Event(), done, upto=upto, by="ada")
         )
         await asyncio.to_thread(eventually, lambda: waiting_for_rows(pg_engine))
         relay.commit()
-    assert await cancelled == 0
+    await cancelled
+    assert done.count == 0
     assert due(pg_engine) == {"late": False}
+
+
+def counted(engine: Engine, selection: WaitingSelection) -> int:
+    """The highest position of the selection."""
+    with engine.connect() as connection:
+        return survey_waiting(connection, selection).upto
 
 
 def waiting_for_rows(engine: Engine) -> int:

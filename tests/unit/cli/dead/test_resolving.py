@@ -125,7 +125,7 @@ def test_a_replay_asks_unless_yes_is_given(run: Run, engine: Engine, monkeypatch
 
 def test_a_stop_in_the_middle_says_what_goes_on(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
     async def stopped(self: DeadLetters, as_: str, selection: object, stop: object, done: Resolved, *_: object) -> None:
-        done.count, done.complete = 1, False
+        done.count, done.by = 1, "alice"
 
     fill(engine, [dead(1), dead(2)])
     monkeypatch.setattr(DeadLetters, "resolve", stopped)
