@@ -46,11 +46,7 @@ class WaitingFilters:
 
     def selection(self, ids: tuple[str, ...] = ()) -> WaitingSelection:
         """The selection of these filters, or of these ids."""
-        try:
-            after = None if self.due_after is None else utc_now() + duration("--due-after", self.due_after)
-        except OverflowError:
-            accepted = "a time before the year 9999 is accepted"
-            raise ConfigurationError(f"--due-after is {self.due_after!r}: {accepted}") from None
+        after = None if self.due_after is None else utc_now() + duration("--due-after", self.due_after)
         return WaitingSelection(ids, self.type_, self.key, after)
 
 

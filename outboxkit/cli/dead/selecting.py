@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -12,6 +12,7 @@ from outboxkit.cli.options import Key, Type, duration
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
 from outboxkit.operators.deadletters import REASONS, SIDES, Selection
+from outboxkit.runtime.outage import utc_now
 
 LARGEST = 2**63 - 1
 DIGITS = len(str(LARGEST))
@@ -54,21 +55,19 @@ class Filters:
         if "" in (self.handler, self.error):
             name = "--handler" if self.handler == "" else "--error"
             raise ConfigurationError(f"{name} is empty, as an unset variable of a shell is: a text is accepted")
-        self.age("older_than"), self.age("newer_than")
+        self.selection(utc_now())  # which refuses an age that cannot be used
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no filter at all."""
         return all(value is None for value in vars(self).values())
 
-    def age(self, name: str) -> timedelta | None:
-        """The age that one of the two fields has."""
-        text = getattr(self, name)
-        return None if text is None else duration(f"--{name.replace('_', '-')}", text)
-
     def selection(self, now: datetime, *, resolved: bool = False) -> Selection:
         """The selection of these filters."""
-        older, newer = self.age("older_than"), self.age("newer_than")
+        older, newer = (
+            None if text is None else now - duration(option, text)
+            for option, text in (("--older-than", self.older_than), ("--newer-than", self.newer_than))
+        )
         return Selection(
             type=self.type_,
             key=self.key,
@@ -77,8 +76,8 @@ class Filters:
             destination=self.destination_,
             handler=self.handler,
             error=self.error,
-            before=None if older is None else now - older,
-            since=None if newer is None else now - newer,
+            before=older,
+            since=newer,
             resolved=resolved,
         )
 

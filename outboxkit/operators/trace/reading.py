@@ -135,15 +135,9 @@ class DatabaseRows:
         self.waiting = _classes_only(self.waiting)
         self.letters = _classes_only(self.letters)
         self.crashes = _classes_only(self.crashes)
-        self.around = {
-            position: replace(
-                each,
-                ready=_class_only(each.ready),
-                held=_class_only(each.held),
-                parking=_class_only(each.parking),
-            )
-            for position, each in self.around.items()
-        }
+        for position, each in self.around.items():
+            errors = {name: _class_only(getattr(each, name)) for name in ("ready", "held", "parking")}
+            self.around[position] = replace(each, **errors)
 
     def may_have_forgotten(self, born: datetime | None) -> bool:
         """Whether a message of this time, or of an unknown one, may be older than the inbox rows that are kept."""
@@ -298,15 +292,10 @@ def _read_surroundings(connection: Connection, database: DatabaseRows) -> None:
         if ahead <= COUNTED:  # else the rows behind it have as many ahead
             ahead = connection.execute(sql.trace.count_ahead(), of_key | {"limit": COUNTED + 1}).scalar_one()
             counted[row.destination] = ahead
-        before = (
-            sql.trace.first_ready_before(),
-            sql.trace.first_held_before(),
-            sql.trace.parking(),
-        )
         ready, held, parking = (
-            connection.execute(statement, of_key).one_or_none() if row.key is not None else None for statement in before
+            connection.execute(statement, of_key).one_or_none() if row.key is not None else None
+            for statement in (sql.trace.first_ready_before(), sql.trace.first_held_before(), sql.trace.parking())
         )
-        pause = pauses.get(row.destination)
         database.around[row.position] = Surroundings(
-            locks.get(row.position), ready, held, parking, ahead, relays, pause
+            locks.get(row.position), ready, held, parking, ahead, relays, pauses.get(row.destination)
         )

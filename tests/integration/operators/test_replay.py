@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, delete, insert
 
 from outboxkit import Message, tables
-from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.codec.rows import encode_headers
 from outboxkit.schema.partitions import make_ahead
 from tests.acceptance.worker_process import WorkerProcess
@@ -145,15 +145,3 @@ async def test_partitions_are_read_as_one_table(
     assert replay().returncode == 0
     seen = [one.properties.message_id for one in broker.take_all()]
     assert seen == [f"m-{n}" for n in (7, 8, 9, 1, 2, 3, 4, 5, 6)]
-
-
-async def test_what_a_queue_publisher_is_told(broker: PlainClient):
-    publisher = RabbitPublisher(broker.url, exchange="", queue=broker.queue)
-    await publisher.connect()
-    message = Message("m", "T", b"{}")
-    (receipt,) = await publisher.publish([message])
-    assert (receipt.verdict, receipt.reason) == ("unroutable", f"there is no queue '{broker.queue}'")
-    broker.bind("nothing")
-    (receipt,) = await publisher.publish([message])
-    await publisher.close()
-    assert receipt.verdict == "confirmed"
