@@ -9,7 +9,7 @@ import typer
 
 from outboxkit.cli.commands import group
 from outboxkit.cli.connections import in_transaction
-from outboxkit.cli.options import AsJson, Limit, point_in_time, with_options
+from outboxkit.cli.options import AsJson, Limit, moment_option, point_in_time, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors.figures import in_utc, number
 from outboxkit.operators import audit
@@ -26,10 +26,7 @@ COLUMNS = {
     "filter": "folded",
 }
 
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="WHEN", help="Only actions that began since: 2026-03-01T12:00Z, or 7d."),
-]
+Since = Annotated[str | None, moment_option("--since", "Only actions that began since")]
 
 
 @with_options()

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import By, url_of_option, with_options
+from outboxkit.cli.options import Also, By, url_of_option, with_options
 from outboxkit.cli.workers import run_service
 from outboxkit.operators import audit
 from outboxkit.operators.doctor.examine import examine_database
@@ -23,10 +23,6 @@ Port = Annotated[
 ]
 Payload = Annotated[bool, typer.Option("--payload", help="Show what is in messages: payloads and headers.")]
 Operate = Annotated[bool, typer.Option("--operate", help="Allow what changes something.")]
-Also = Annotated[
-    list[str] | None,
-    typer.Option("--also", metavar="URL|@FILE", help="Follow messages into this database; may be repeated."),
-]
 
 
 @with_options("database_url")

@@ -29,6 +29,10 @@ Limit = Annotated[
     typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="At most so many.", show_default=True),
 ]
 
+Also = Annotated[
+    list[str] | None,
+    typer.Option("--also", metavar="URL|@FILE", help="A further database, such as the consumer's; may be repeated."),
+]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
 
@@ -75,6 +79,11 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
         accepted = "a moment such as 2026-03-01T12:00Z, or a duration such as 2h or 7d"
         raise ConfigurationError(f"{option} is {text!r}: {accepted} is accepted") from None
     return moment
+
+
+def moment_option(name: str, text: str) -> Any:
+    """An option whose value `point_in_time` reads."""
+    return typer.Option(name, metavar="WHEN", help=f"{text}: 2026-03-01T12:00Z, or 2h for 2 h ago.")
 
 
 def url_of_option(option: str, value: str) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from outboxkit.cli.commands import FAILED, INCOMPLETE
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import AsJson, duration, point_in_time, url_of_option, with_options
+from outboxkit.cli.options import AsJson, duration, moment_option, point_in_time, url_of_option, with_options
 from outboxkit.cli.progress import progress
 from outboxkit.cli.wording import fold_width, folded, iso, print_json, print_table
 from outboxkit.errors import ConfigurationError
@@ -49,10 +49,7 @@ Textfile = Annotated[
     str | None,
     typer.Option("--textfile", metavar="FILE", help="Also write metrics there, for node_exporter: NAME.prom."),
 ]
-Since = Annotated[
-    str,
-    typer.Option("--since", metavar="WHEN", help="Messages published since: 2026-03-01T12:00Z, or 1d for a day ago."),
-]
+Since = Annotated[str, moment_option("--since", "Messages published since")]
 Margin = Annotated[
     str,
     typer.Option(

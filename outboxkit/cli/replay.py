@@ -11,7 +11,7 @@ import typer
 from outboxkit.cli.commands import FAILED, INCOMPLETE
 from outboxkit.cli.confirming import ChangeOptions, work_through
 from outboxkit.cli.connections import connected, in_transaction
-from outboxkit.cli.options import Key, Rate, Type, point_in_time, with_options
+from outboxkit.cli.options import Key, Rate, Type, moment_option, point_in_time, with_options
 from outboxkit.cli.wording import iso
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, printable_name
@@ -27,15 +27,8 @@ IdsFile = Annotated[
     str | None,
     typer.Option("--ids-file", metavar="FILE", help="Only the message ids in this file, one a line; - is stdin."),
 ]
-Since = Annotated[
-    str | None,
-    typer.Option(
-        "--since", metavar="WHEN", help="Only messages published since: 2026-03-01T12:00Z, or 2h for 2 h ago."
-    ),
-]
-Until = Annotated[
-    str | None, typer.Option("--until", metavar="WHEN", help="Only messages published before. As --since.")
-]
+Since = Annotated[str | None, moment_option("--since", "Only messages published since")]
+Until = Annotated[str | None, moment_option("--until", "Only messages published before")]
 Handlers = Annotated[
     list[str] | None,
     typer.Option("--handler", metavar="NAME", help="Only this handler runs for them; may be given several times."),

@@ -12,7 +12,7 @@ import typer
 from outboxkit import ids
 from outboxkit.cli.commands import FAILED
 from outboxkit.cli.connections import connected
-from outboxkit.cli.options import AsJson, Limit, point_in_time, url_of_option, with_options
+from outboxkit.cli.options import Also, AsJson, Limit, moment_option, point_in_time, url_of_option, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, printable_name, shell_word
@@ -29,14 +29,7 @@ Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="All messa
 Correlation = Annotated[
     str | None, typer.Option("--correlation", metavar="ID", help="All messages with this correlation id.")
 ]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="WHEN", help="Only messages added since: 2026-03-01T12:00Z, or 1d for a day ago."),
-]
-Also = Annotated[
-    list[str] | None,
-    typer.Option("--also", metavar="URL|@FILE", help="A further database, such as the consumer's; may be repeated."),
-]
+Since = Annotated[str | None, moment_option("--since", "Only messages added since")]
 
 
 @with_options()
