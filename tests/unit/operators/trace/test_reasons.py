@@ -78,13 +78,6 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
         ),
         ({"held": True, "due_at": PARKED}, Surroundings(), "parked", "no open dead letter parks it any more", ""),
         (
-            {},
-            Surroundings(parking=PARKING),
-            "parked",
-            "is parked by dead letter 3",
-            "dead replay --side outbox --key order-1",
-        ),
-        (
             {"due_at": NOW + SECOND},
             Surroundings(),
             "delayed",
