@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from outboxkit.operators.schemas.json_schema import ANYTHING, Schema, dereference
+from outboxkit.operators.schemas.json_schema import Schema, dereference
 
 _LOWEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _HIGHEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _EXACT = ("pattern", "multipleOf", "uniqueItems")
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _ANY = "any value"
+_ANYTHING: Schema = {}
+"""One object: pairs that were compared are known by their identity."""
 
 
 class Difference(NamedTuple):
@@ -107,7 +109,7 @@ def _compare_items(old: Schema, new: Schema) -> Iterator[Difference | _Inner]:
         yield Difference("", f"had {len(before)} items of types of their own, and has {len(after)}")
     for index, (one, other) in enumerate(zip(before, after, strict=False)):
         yield _Inner(f"[{index}]", one, other)
-    items, items_now = old.get("items", ANYTHING), new.get("items", ANYTHING)
+    items, items_now = old.get("items", _ANYTHING), new.get("items", _ANYTHING)
     if (items or items_now) and isinstance(items, dict) and isinstance(items_now, dict):
         yield _Inner("[]", items, items_now)
 

@@ -17,9 +17,6 @@ DEFINITIONS = "#/$defs/"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 EVENT = "x-outboxkit"
 """The keyword under which a schema says which event it is of: its type, version and earlier names."""
-ANYTHING: Schema = {}
-NOTHING: Schema = {"not": {}}
-"""The schemas `true` and `false`, written out."""
 
 
 def json_schema(cls: type) -> Schema:
@@ -35,17 +32,16 @@ def json_schema(cls: type) -> Schema:
     return {"$schema": DIALECT, EVENT: about, **_inlined(schema)}
 
 
-def dereference(schema: Any, root: Schema) -> Schema:
+def dereference(schema: Schema, root: Schema) -> Schema:
     """The schema itself, or the one that it refers to under the root's `$defs`.
 
     Raises:
         ValueError: a reference leads in a circle.
     """
     for _ in range(len(root.get("$defs", ())) + 1):
-        name = schema.get("$ref") if isinstance(schema, dict) else None
+        name = schema.get("$ref")
         if not isinstance(name, str) or not name.startswith(DEFINITIONS):
-            written_out: Schema = {True: ANYTHING, False: NOTHING}[schema] if isinstance(schema, bool) else schema
-            return written_out
+            return schema
         schema = root["$defs"][name.removeprefix(DEFINITIONS)]
     raise ValueError("a $ref leads in a circle")
 
