@@ -68,13 +68,12 @@ _OURS = (
 
 
 def homes() -> TextClause:
-    """The schemas of this database that have an outbox, and whether it is the one that this session uses.
+    """The schemas of this database that have an outbox.
 
     PostgreSQL only. Index: the catalogue's own. Locks: none.
     """
     return text(
-        "SELECT nspname AS schema, coalesce(pg_class.oid = to_regclass('outboxkit_outbox'), false) AS is_used "
-        "FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+        "SELECT nspname AS schema FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
         "WHERE relname = 'outboxkit_outbox' AND relkind IN ('r', 'p') ORDER BY nspname"
     )
 
