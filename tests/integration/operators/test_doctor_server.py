@@ -178,14 +178,7 @@ def test_clocks_that_differ(postgresql_url: str, off: int, severity: str) -> Non
     assert ("behind" if off > 0 else "ahead of") in finding.what
 
 
-async def test_a_session_of_a_server_keeps_its_state(postgresql_url: str) -> None:
-    engine = process.engine(postgresql_url, name="outboxkit doctor")
-    assert await server.check_pooler(Installation(load({"database_url": postgresql_url}), engine)) == []
-    await engine.dispose()
-
-
 def test_autovacuum_is_off_for_the_server(own_postgresql: Server) -> None:
-
     url = own_postgresql.url
     with connected(url) as connection:
         try:

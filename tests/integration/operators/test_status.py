@@ -13,14 +13,12 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from outboxkit.operators.doctor.installation import Installation
-from outboxkit.operators.findings import LIMITS, Limits
 from outboxkit.operators.status import Status, read_figures, read_status
 from outboxkit.runtime import process, workers
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
 from outboxkit.statements.activity import NEVER
 from outboxkit.statements.dialects import snapshot_options
-from tests.integration.operators.doctoring import NOW
 from tests.processes import programs
 from tests.support.pages import libpq
 from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
@@ -36,13 +34,13 @@ DEFAULT = {"destination": "default"}
 HERE = DEFAULT | {"due": None, "held": False}
 
 
-def read(url: str, *, limits: Limits = LIMITS) -> Status:
+def read(url: str) -> Status:
     """The status of a database."""
 
     async def examined() -> Status:
         engine = process.engine(url, name="outboxkit status")
         try:
-            return await read_status(Installation(load({"database_url": url}), engine, limits=limits))
+            return await read_status(Installation(load({"database_url": url}), engine))
         finally:
             await engine.dispose()
 
@@ -68,17 +66,6 @@ def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgr
         mover.close()
     assert executed
     assert (found.outbox.ready.value, found.outbox.parked.value, found.outbox.pending.value) == (1, 0, 1)
-
-
-def test_an_open_transaction_is_named_without_its_query(postgresql_url: str) -> None:
-    with psycopg.connect(libpq(postgresql_url), application_name="nightly report") as reader:
-        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        reader.execute("SELECT 'hunter2'")
-        found = read(postgresql_url, limits=NOW)
-        about = f"Session {reader.info.backend_pid} of role"
-        (advice,) = [each for each in found.advice if each.code == "transaction-open" and about in each.what]
-        assert "(nightly report)" in advice.what
-        assert "hunter2" not in repr(found)
 
 
 WORKER = """
