@@ -9,7 +9,7 @@ import sys
 import types
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -36,7 +36,7 @@ class Memory:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = getattr(function, "__wrapped__", function)
+        self._function: Any = getattr(function, "__wrapped__", function)
         self._modules = list(_modules_of(self._function))
         self._packages = {module.__name__.partition(".")[0] for module in self._modules}
 
@@ -55,51 +55,46 @@ class Memory:
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         known: set[int] = set()
-        yield from self._walk("its closure", _cells(self._function), OBJECTS_DEPTH, known)
-        yield from self._walk("the function", vars(self._function).items(), OBJECTS_DEPTH, known)
-        yield from self._walk("its defaults", _defaults(self._function), OBJECTS_DEPTH, known)
-        for module in self._modules:
-            yield from self._walk(module.__name__, list(vars(module).items()), OBJECTS_DEPTH, known)
+        roots = {f"its {kind}": held for kind, held in _held(self._function).items()}
+        roots |= {"the function": vars(self._function)} | {each.__name__: vars(each) for each in self._modules}
+        for label, variables in roots.items():
+            yield from self._walk(label, variables, OBJECTS_DEPTH, known)
 
-    def _walk(
-        self, label: str, variables: Iterable[tuple[str, Any]], depth: int, known: set[int]
-    ) -> Iterator[tuple[str, Any]]:
+    def _walk(self, label: str, variables: Mapping[str, Any], depth: int, known: set[int]) -> Iterator[tuple[str, Any]]:
         """The variables, and those of the objects and functions in them."""
-        for name, value in variables:
+        for name, value in list(variables.items()):
             place = f"{label}.{name}"
             if name.startswith("__"):
                 continue
             if isinstance(value, LEAVES) or _is_mock(value):
                 yield place, value
-            elif id(value) in known or depth == 0:
-                continue
-            elif isinstance(value, QUEUES):  # its own numbers only grow
-                yield from ((f"{place}.{each}", held) for each, held in vars(value).items() if isinstance(held, deque))
-            elif isinstance(value, types.FunctionType):
+            elif id(value) not in known and depth > 0:
                 known.add(id(value))
-                yield from self._walk(f"the defaults of {place}", _defaults(value), 0, known)
-                if is_application(value.__code__.co_filename):
-                    yield from self._walk(f"the closure of {place}", _cells(value), depth - 1, known)
-            elif isinstance(value, types.ModuleType):
-                if value not in self._modules:
-                    mocks = [(each, mock) for each, mock in list(vars(value).items()) if _is_mock(mock)]
-                    yield from self._walk(value.__name__, mocks, 0, known)
-            elif _has_variables(value, self._packages):
-                known.add(id(value))
-                yield from self._walk(place, list(vars(value).items()), depth - 1, known)
+                for inner, held in self._parts(place, value):
+                    yield from self._walk(inner, held, depth - 1, known)
+
+    def _parts(self, place: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The variables that a value holds, under the name that a report has for it."""
+        if isinstance(value, QUEUES):  # its own numbers only grow
+            yield place, {name: held for name, held in vars(value).items() if isinstance(held, deque)}
+        elif isinstance(value, types.FunctionType):
+            if is_application(value.__code__.co_filename):
+                yield from ((f"the {kind} of {place}", held) for kind, held in _held(value).items())
+        elif isinstance(value, types.ModuleType):
+            if value not in self._modules:
+                yield value.__name__, {name: held for name, held in vars(value).items() if _is_mock(held)}
+        elif _has_variables(value, self._packages):
+            yield place, vars(value)
 
 
-def _cells(function: Any) -> Iterator[tuple[str, Any]]:
-    """The variables of its closure."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with suppress(ValueError):  # it is empty
-            yield name, cell.cell_contents
-
-
-def _defaults(function: Any) -> list[tuple[str, Any]]:
-    """The containers that are defaults of a function's parameters."""
-    values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return [(str(number), value) for number, value in enumerate(values) if isinstance(value, CONTAINERS)]
+def _held(function: types.FunctionType) -> dict[str, Mapping[str, Any]]:
+    """The variables of a function's closure, and the defaults of its parameters."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return {
+        "closure": {name: cell.cell_contents for name, cell in cells if cell != types.CellType()},  # an empty one
+        "defaults": {str(number): value for number, value in enumerate(defaults)},
+    }
 
 
 def _has_variables(value: Any, packages: set[str]) -> bool:
