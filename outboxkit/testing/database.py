@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -95,6 +95,7 @@ class TrialDatabase:
     """
 
     def __init__(self, engine: Any) -> None:
+        self._open = ExitStack()
         if not isinstance(engine, Engine | AsyncEngine):
             raise ConfigurationError(
                 f"engine is {engine!r}; an Engine or AsyncEngine is accepted, such as session.get_bind(). Several "
@@ -104,13 +105,14 @@ class TrialDatabase:
         if not is_server(plain.dialect.name) and not has_one_writer(plain.dialect.name):
             raise ConfigurationError(f"the engine is for {plain.dialect.name!r}; postgresql and sqlite are supported")
         self.is_server = is_server(plain.dialect.name)
-        self._folder: TemporaryDirectory[str] | None = None
         self._given: Engine | AsyncEngine | None = engine
         self.url = plain.url
         if not self.is_server and plain.url.database in (None, "", ":memory:"):
             self._copy_to_file(engine)
         self._engine = self.sync_engine()
+        self._open.callback(self._engine.dispose)
         try:
+            self._wait_for_others()
             self._tables = self._check_tables()
         except BaseException:
             self.close()
@@ -123,13 +125,11 @@ class TrialDatabase:
                 "the engine's database is in memory and asynchronous: it has one connection, in one event loop, and "
                 "several transactions at once are needed. Give an engine for a file, such as tmp_path / 'test.db'"
             )
-        self._folder, self._given = TemporaryDirectory(prefix="outboxkit-"), None
-        self.url = make_url(f"sqlite:///{Path(self._folder.name) / 'copy.db'}")
+        folder, self._given = self._open.enter_context(TemporaryDirectory(prefix="outboxkit-")), None
+        self.url = make_url(f"sqlite:///{Path(folder) / 'copy.db'}")
         target = create_engine(self.url)
-        source, copy = engine.raw_connection(), target.raw_connection()
-        source.driver_connection.backup(copy.driver_connection)  # type: ignore[union-attr]
-        copy.close()
-        source.close()
+        with closing(engine.raw_connection()) as source, closing(target.raw_connection()) as copy:
+            source.driver_connection.backup(copy.driver_connection)  # type: ignore[union-attr]
         target.dispose()
 
     def sync_engine(self) -> Engine:
@@ -151,23 +151,17 @@ class TrialDatabase:
             self.url.render_as_string(hide_password=False), name="outboxkit.testing", pool_size=CONNECTIONS
         )
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let other processes of tests that use this database wait for the end of the block."""
+    def _wait_for_others(self) -> None:
+        """Wait until no other process of tests uses this database; others wait from now on until it is closed."""
         if self.is_server:
-            with self._engine.connect() as connection:
-                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
-                connection.commit()
-                try:
-                    yield
-                finally:
-                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LOCK})
-                    connection.commit()
-            return
-        name = hashlib.sha256(str(Path(self.url.database or "").resolve()).encode()).hexdigest()[:16]
-        with (Path(gettempdir()) / f"outboxkit-{name}.lock").open("a") as file:
+            connection = self._open.enter_context(self._engine.connect())
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
+            connection.commit()
+            self._open.callback(connection.invalidate)
+        else:
+            name = hashlib.sha256(str(Path(self.url.database or "").resolve()).encode()).hexdigest()[:16]
+            file = self._open.enter_context((Path(gettempdir()) / f"outboxkit-{name}.lock").open("a"))
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def read(self) -> Contents:
         """The rows of all tables."""
@@ -217,11 +211,15 @@ class TrialDatabase:
         """
         now = self.read()
         changed = [name for name, rows in now.rows.items() if _raws(rows) != _raws(saved.rows[name])]
-        if not changed and now.sequences == saved.sequences:
+        numbers = saved.sequences.items() - now.sequences.items()
+        if not changed and not numbers:
             return
         try:
             with self._engine.begin() as connection:
                 self._refill(connection, changed, saved)
+                for name, (value, called) in numbers:
+                    setval = text("SELECT setval(CAST(:name AS regclass), :value, :called)")
+                    connection.execute(setval, {"name": name, "value": value, "called": called})
         except DBAPIError as error:
             raise ConfigurationError(
                 f"the rows of {', '.join(changed)} cannot be put back: {str(error.orig).splitlines()[0]}. If a session "
@@ -244,9 +242,6 @@ class TrialDatabase:
                 connection.execute(text(insert), {"rows": rows})
             else:
                 _insert(connection, name, columns, rows)
-        for name, (value, called) in saved.sequences.items():
-            setval = text("SELECT setval(CAST(:name AS regclass), :value, :called)")
-            connection.execute(setval, {"name": name, "value": value, "called": called})
 
     def advance(self, saved: Contents) -> None:
         """Let the database's generators of numbers go on by some, as rollbacks do."""
@@ -304,9 +299,7 @@ class TrialDatabase:
 
     def close(self) -> None:
         """Close its connections, and remove its copy."""
-        self._engine.dispose()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._open.close()
 
     def _check_tables(self) -> dict[str, _Table]:
         """The tables as SQL names them, parents first. Raises ConfigurationError if outboxkit's are not there."""
@@ -323,12 +316,9 @@ class TrialDatabase:
                 rows = connection.execute(text(_TABLES)).all()
                 found = {row.name: _Table(row.shown, list(row.columns), list(row.parents)) for row in rows}
             else:
-                quote, inspector, found = (
-                    connection.dialect.identifier_preparer.quote_identifier,
-                    inspect(connection),
-                    {},
-                )
-                for name in inspector.get_table_names():
+                inspector, found = inspect(connection), {}
+                quote = connection.dialect.identifier_preparer.quote_identifier
+                for name in filter(None, (each[0] for each in inspector.get_sorted_table_and_fkc_names())):
                     columns = [each for each in inspector.get_columns(name) if "computed" not in each]
                     found[quote(name)] = _Table(name, [quote(each["name"]) for each in columns], [])
         with suppress(CycleError):

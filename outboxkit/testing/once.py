@@ -72,10 +72,8 @@ def assert_effects_once(
         message_for(spec, each)
     with (
         closing(TrialDatabase(engine)) as database,
-        database.alone(),
-        Trials(database, spec, event, ignore=ignore, outside=outside, watch=watch, patience=patience) as trials,
+        Trials(database, spec, event, others, ignore=ignore, outside=outside, watch=watch, patience=patience) as trials,
     ):
-        trials.others = others
         problems = _problems(trials)
     if problems:
         raise AssertionError(_report(spec, problems))
@@ -135,8 +133,7 @@ def single_deliveries(trials: Trials) -> Iterator[Finding]:
         )
     if first.left or trials.recorder.effects:
         return
-    trials.reset()
-    trials.database.advance(trials.start)
+    trials.reset(other_numbers=True)
     error = trials.deliver(trials.message()).error
     second = trials.changes()
     varied = varying(trials.expected, second)

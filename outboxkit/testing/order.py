@@ -11,7 +11,7 @@ from outboxkit import Message, Retry
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
 from outboxkit.testing.database import TrialDatabase
-from outboxkit.testing.differences import difference, varying
+from outboxkit.testing.differences import Changes, difference, varying
 from outboxkit.testing.messages import Handlers, message_of, specs_of
 from outboxkit.testing.trials import Trials
 
@@ -45,12 +45,11 @@ def assert_order_does_not_matter(
     _refuse_unhandled(specs, events)
     with (
         closing(TrialDatabase(engine)) as database,
-        database.alone(),
         Trials(database, specs[0], None, ignore=ignore) as trials,
     ):
         first = tuple(range(len(events)))
         expected = _deliver(trials, specs, events, first)
-        varied = varying(expected, _deliver(trials, specs, events, first, advance=True)) or {}
+        varied = varying(expected, _deliver(trials, specs, events, first, other_numbers=True)) or {}
         for table, columns in database.numbered().items():
             varied.setdefault(table, set()).update(columns)
         for order in _orders(len(events)):
@@ -93,13 +92,11 @@ def _deliver(
     events: Sequence[object],
     order: Sequence[int],
     *,
-    advance: bool = False,
-) -> Any:
+    other_numbers: bool = False,
+) -> Changes:
     """The changes by the events in this order."""
     __tracebackhide__ = True
-    trials.reset()
-    if advance:
-        trials.database.advance(trials.start)
+    trials.reset(other_numbers=other_numbers)
     waiting = [(handler, trials.message(events[index])) for index in order for handler in handlers]
     waiting = [(handler, message) for handler, message in waiting if message.type in handler.message_types]
     for _ in range(ROUNDS):

@@ -5,11 +5,10 @@ own, with an `AsyncSession`. Both are run by `inbox.run_once`, as in a consumer.
 """
 
 import asyncio
-import linecache
 import sys
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -17,7 +16,7 @@ from functools import wraps
 from inspect import unwrap
 from pathlib import Path
 from threading import Thread
-from types import FrameType
+from types import coroutine
 from typing import Any, Self
 
 from sqlalchemy import Connection, event
@@ -30,12 +29,11 @@ from outboxkit.consumer.threads import frame_of
 from outboxkit.database.sqlalchemy_asyncio import await_
 from outboxkit.inbox import Handler
 from outboxkit.message import Message
-from outboxkit.statements.dialects import is_server
 from outboxkit.testing.database import Contents, TrialDatabase
 from outboxkit.testing.differences import Changes, changes, fits_any
 from outboxkit.testing.memory import Memory
 from outboxkit.testing.messages import message_of
-from outboxkit.testing.outside import Recorder, is_application, profile
+from outboxkit.testing.outside import Recorder, frames, is_application, profile, source_line
 
 ATTEMPTS = 5
 PATIENCE = 60.0
@@ -60,8 +58,10 @@ class Trial:
     Attributes:
         batch: further messages that are handled in its transaction.
         pause: the statement of the handler before which it waits for `released`; the one after the last is the commit.
+        failure: the statement that fails.
         cancelled: the suspension at which the handler is cancelled: it awaits something that is not there yet.
-        stale: rows that it reads until its first write or lock, instead of those that are there.
+        stale: rows that it reads until its first write or lock, instead of those that are there: of `shadowed` tables.
+        statements: how many it has executed, without the inbox's.
         reads: the numbers of the statements that only read.
         left: the tasks, timers and threads that the handler left behind.
     """
@@ -73,69 +73,48 @@ class Trial:
     failure: int = 0
     cancelled: int = 0
     stale: Contents | None = None
-    statements: int = 0
+    statements: int = -1
     reads: list[int] = field(default_factory=list)
     suspensions: int = 0
     error: BaseException | None = None
     failed_statement: str | None = None
     left: list[str] = field(default_factory=list)
     backend: int | None = None
-    run_by: Any = None
+    thread: Thread | None = None
+    coroutine: Any = None
+    shadowed: list[str] = field(default_factory=list)
     paused: "Future[None]" = field(default_factory=Future)
     released: "Future[None]" = field(default_factory=Future)
     ended: "Future[None]" = field(default_factory=Future)
 
-
-class _Statements:
-    """The statements of a handler: counted, paused before one of them, or made to fail."""
-
-    def __init__(self, trial: Trial, connection: Connection, stale: list[str]) -> None:
-        self._trial = trial
-        self._connection = connection
-        self._stale = stale
-        self._is_first = True
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Count the statements of the block; the first one is the inbox's."""
-        event.listen(self._connection, "before_cursor_execute", self._before)
-        try:
-            yield
-        finally:
-            event.remove(self._connection, "before_cursor_execute", self._before)
-
-    def _before(self, _: Any, __: Any, statement: str, parameters: Any, context: Any, ___: Any) -> None:
-        trial, text = self._trial, statement.lstrip().upper()
-        if self._is_first:
-            self._is_first = False
+    def hear(self, connection: Connection, _: Any, statement: str, parameters: Any, context: Any, __: Any) -> None:
+        """Count a statement before it is executed, wait before it or let it fail. The first one is the inbox's."""
+        text, self.statements = statement.lstrip().upper(), self.statements + 1
+        if self.statements == 0:
             return
         locks = getattr(getattr(context.compiled, "statement", None), "_for_update_arg", None)
         if locks is not None or not text.startswith(READING):
-            self.end_stale()
-        trial.statements += 1
+            self.end_stale(connection)
         if text.startswith("SELECT"):
-            trial.reads.append(trial.statements)
-        self.pause_before(trial.statements)
-        if trial.statements == trial.failure:
-            trial.failed_statement = statement
+            self.reads.append(self.statements)
+        self.pause_before(self.statements, connection)
+        if self.statements == self.failure:
+            self.failed_statement = statement
             raise OperationalError(statement, parameters, Exception("outboxkit.testing lets this statement fail"))
 
-    def end_stale(self) -> None:
+    def end_stale(self, connection: Connection) -> None:
         """Drop the stale copies of tables, so that it reads the current rows from now on."""
-        tables, self._stale = self._stale, []
-        for name in tables:
-            self._connection.connection.cursor().execute(f"DROP TABLE temp.{name}")
+        while self.shadowed:
+            connection.connection.cursor().execute(f"DROP TABLE temp.{self.shadowed.pop()}")
 
-    def pause_before(self, number: int) -> None:
+    def pause_before(self, number: int, connection: Connection) -> None:
         """Wait here, if the delivery is to."""
-        trial = self._trial
-        if number != trial.pause or trial.paused.done():
-            return
-        trial.paused.set_result(None)
-        if self._connection.dialect.is_async:
-            await_(asyncio.wrap_future(trial.released))
-        else:
-            trial.released.result()
+        if number == self.pause and not self.paused.done():
+            self.paused.set_result(None)
+            if connection.dialect.is_async:
+                await_(asyncio.wrap_future(self.released))
+            else:
+                self.released.result()
 
 
 class Trials:
@@ -157,27 +136,24 @@ class Trials:
         database: TrialDatabase,
         handler: Handler,
         event: object,
+        others: Collection[object] = (),
         *,
         ignore: Collection[str] = (),
         outside: Collection[str] = (),
         watch: Callable[[], object] | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        allowed = (outside,) if isinstance(outside, str) else outside
-        self.database, self.handler = database, handler
-        self.start = database.save()
-        self.recorder = Recorder(getattr(unwrap(handler.function), "__code__", None), allowed)
+        self.database, self.handler, self.others = database, handler, others
+        self._start, self._before = database.save(), database.state()
+        self._code = unwrap(handler.function).__code__
+        self.recorder = Recorder(self._code, (outside,) if isinstance(outside, str) else outside)
         self._event, self._watch, self._patience = event, watch, patience
         self._ignore = (ignore,) if isinstance(ignore, str) else ignore
         self._memory = Memory(handler.function)
-        self._before = database.state()
         self._loop: asyncio.SelectorEventLoop | None = None
-        self._loop_thread: Thread | None = None
-        self._engine: Any = None
-        self._async_engine: Any = None
+        self._engine = database.sync_engine()
         self._hangs = False
         self.title = "an order of events"
-        self.others: Collection[object] = ()
         self.expected: Changes = {}
         self.varied: dict[str, set[str]] = {}
         self.has_effects = False
@@ -188,19 +164,20 @@ class Trials:
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self._loop is not None and self._loop_thread is not None and not self._hangs:
+            if self._loop is not None and not self._hangs:
                 asyncio.run_coroutine_threadsafe(self._async_engine.dispose(), self._loop).result()
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._loop_thread.join()
-            if self._engine is not None:
-                self._engine.dispose()
+            self._engine.dispose()
             self.reset()
         finally:
             self.recorder.__exit__()
 
-    def reset(self) -> None:
-        """Go back to the rows of the start."""
-        self.database.restore(self.start)
+    def reset(self, *, other_numbers: bool = False) -> None:
+        """Go back to the rows of the start, and to the next numbers of the database, or to other ones."""
+        self.database.restore(self._start)
+        if other_numbers:
+            self.database.advance(self._start)
 
     def message(self, event: object | None = None) -> Message:
         """A new message with the event."""
@@ -241,17 +218,15 @@ class Trials:
         trial, handler = Trial(message, ending, **options), handler or self.handler
         if handler.is_async:
             if self._loop is None:
-                self._async_engine = self.database.async_engine()
-                self._loop = asyncio.SelectorEventLoop()
+                self._loop, self._async_engine = asyncio.SelectorEventLoop(), self.database.async_engine()
                 self._loop_thread = Thread(target=_run_loop, args=(self._loop,), name="outboxkit-trials", daemon=True)
                 self._loop_thread.start()
+            trial.thread = self._loop_thread
             asyncio.run_coroutine_threadsafe(self._run_async(trial, handler), self._loop)
         else:
-            if self._engine is None:
-                self._engine = self.database.sync_engine()
             work = (self._run_plain, trial, handler)
-            trial.run_by = Thread(target=copy_context().run, args=work, name="outboxkit-trial", daemon=True)
-            trial.run_by.start()
+            trial.thread = Thread(target=copy_context().run, args=work, name="outboxkit-trial", daemon=True)
+            trial.thread.start()
         return trial
 
     def wait(self, trial: Trial) -> Trial:
@@ -260,20 +235,19 @@ class Trials:
         Raises:
             AssertionError: it does not end. The text has the trial, and the line at which the handler is.
         """
-        try:
+        with suppress(TimeoutError):
             trial.ended.result(self._patience)
-        except TimeoutError:
-            self._hangs = True
-            waits = "; it waits for a lock of the database" if self.database.is_waiting(trial.backend) else ""
-            place = self._place(trial)
-            if not trial.released.done():
-                trial.released.set_result(None)
-            self.database.kill(trial.backend)
-            raise AssertionError(
-                f"handler {self.handler.name!r} did not end within {self._patience:g} s in the trial {self.title!r}. "
-                f"It is at {place}{waits}. Raise patience= if it needs longer"
-            ) from None
-        return trial
+            return trial
+        self._hangs = True
+        waits = "; it waits for a lock of the database" if self.database.is_waiting(trial.backend) else ""
+        place = self._place(trial)
+        if not trial.released.done():
+            trial.released.set_result(None)
+        self.database.kill(trial.backend)
+        raise AssertionError(
+            f"handler {self.handler.name!r} did not end within {self._patience:g} s in the trial {self.title!r}. "
+            f"It is at {place}{waits}. Raise patience= if it needs longer"
+        )
 
     def wait_for(self, trial: Trial, reached: "Future[None]") -> None:
         """Wait until a delivery is at its pause or its end; or waits for a lock."""
@@ -284,22 +258,13 @@ class Trials:
                 return
 
     def _place(self, trial: Trial) -> str:
-        """The line of the handler's file at which a delivery is, or the innermost one."""
-        is_task = isinstance(trial.run_by, asyncio.Task)
-        thread = self._loop_thread if is_task else trial.run_by
-        stack: list[FrameType] = []
-        inner = frame_of(thread.ident or 0) if thread is not None else None
-        while inner is not None:
-            stack.insert(0, inner)
-            inner = inner.f_back
-        awaited: Any = trial.run_by.get_coro() if is_task else None
-        while (frame := getattr(awaited, "cr_frame", None)) is not None:
-            stack.append(frame)
-            awaited = awaited.cr_await
-        own = self.handler.function.__code__.co_filename
-        place = next((each for each in reversed(stack) if each.f_code.co_filename == own), stack[-1])
-        file, number = place.f_code.co_filename, place.f_lineno
-        return f"{Path(file).name}:{number}: {linecache.getline(file, number).strip()}"
+        """The line of the handler's file at which a delivery is, or the innermost one of its thread."""
+        stack = list(frames(frame_of((trial.thread and trial.thread.ident) or 0)))
+        if (awaits := getattr(trial.coroutine, "cr_frame", None)) is not None:
+            stack.append(awaits)
+        own = (each for each in stack if each.f_code.co_filename == self._code.co_filename)
+        place = next(own, stack[0])
+        return source_line(place.f_code.co_filename, place.f_lineno)
 
     def _run_plain(self, trial: Trial, handler: Handler) -> None:
         sys.setprofile(profile)
@@ -314,7 +279,7 @@ class Trials:
             trial.ended.set_result(None)
 
     async def _run_async(self, trial: Trial, handler: Handler) -> None:
-        trial.run_by, before = asyncio.current_task(), asyncio.all_tasks()
+        before = asyncio.all_tasks()
         try:
             async with AsyncSession(self._async_engine, expire_on_commit=False) as session:
                 await session.run_sync(self._work, trial, handler)
@@ -339,17 +304,19 @@ class Trials:
         connection = session.connection(bind_arguments={"clause": tables.inbox})
         trial.backend = self.database.backend(connection)
         before = _running(connection)
-        stale = self.database.shadow(connection, trial.stale) if trial.stale is not None else []
-        statements = _Statements(trial, connection, stale)
+        if trial.stale is not None:
+            trial.shadowed = self.database.shadow(connection, trial.stale)
+        event.listen(connection, "before_cursor_execute", trial.hear)
         try:
             # A call that is cut off by a cancellation is no effect of the handler's own.
             recording = nullcontext() if trial.cancelled else self.recorder.recording(connection, trial.message.id)
-            with recording, statements.watched():
+            with recording:
                 _handle(session, trial, handler)
                 trial.left = [each for each in _running(connection) if each not in before]
                 trial.left += [f"the thread {thread.name}" for thread in self.recorder.running()]
-            statements.end_stale()
-            statements.pause_before(trial.statements + 1)
+            event.remove(connection, "before_cursor_execute", trial.hear)
+            trial.end_stale(connection)
+            trial.pause_before(trial.statements + 1, connection)
             with self.recorder.recording(connection, trial.message.id, after_commit=True):
                 match trial.ending:
                     case Ending.COMMIT:
@@ -367,57 +334,52 @@ class Trials:
 
 def _handle(session: Session, trial: Trial, handler: Handler) -> None:
     if handler.is_async:
-        is_file = not is_server(session.get_bind().dialect.name)
-        handler = replace(handler, function=_suspending(handler.function, trial, between_statements=is_file))
+        handler = replace(handler, function=_suspending(handler.function, trial))
     if trial.batch:
         inbox.run_batch(session, [inbox.Entry.of(message, handler) for message in (trial.message, *trial.batch)])
     else:
         inbox.run_once(session, trial.message, handler)
 
 
-def _suspending(function: Any, trial: Trial, *, between_statements: bool) -> Any:
-    """The handler's function, whose suspensions are counted; at one of them its task is cancelled.
-
-    A file stays locked if a statement is cancelled, so that only those between statements count there.
-    """
+def _suspending(function: Any, trial: Trial) -> Any:
+    """The handler's function, whose suspensions are counted; at one of them its task is cancelled."""
 
     @wraps(function)
     async def run(*arguments: Any, **options: Any) -> Any:
-        return await _Suspensions(function(*arguments, **options), trial, between_statements)
+        trial.coroutine = function(*arguments, **options)
+        return await _passed_on(trial.coroutine, trial)
 
     return run
 
 
-class _Suspensions:
-    """A coroutine as an awaitable, which passes on what it awaits."""
+@coroutine
+def _passed_on(awaited: Any, trial: Trial) -> Generator[Any, Any, Any]:
+    """Pass on what a coroutine awaits.
 
-    def __init__(self, coroutine: Any, trial: Trial, between_statements: bool) -> None:  # noqa: FBT001
-        self._coroutine, self._trial, self._between = coroutine, trial, between_statements
-        self._task: Any = asyncio.current_task()
+    Suspensions in a statement do not count: a cancelled one fails the transaction, and an SQLite file stays locked.
+    """
+    resume, value = awaited.send, None
+    while True:
+        try:
+            future = resume(value)
+        except StopIteration as end:
+            return end.value
+        if not _is_in_statement(awaited):
+            trial.suspensions += 1
+            if trial.suspensions == trial.cancelled and (task := asyncio.current_task()) is not None:
+                task.cancel("outboxkit.testing cancels the handler")
+        try:
+            resume, value = awaited.send, (yield future)
+        except BaseException as error:  # noqa: BLE001 - it is the coroutine's
+            resume, value = awaited.throw, error
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        resume, value = self._coroutine.send, None
-        while True:
-            try:
-                future = resume(value)
-            except StopIteration as end:
-                return end.value
-            counts = not (self._between and self._is_in_statement())
-            self._trial.suspensions += counts
-            if counts and self._trial.suspensions == self._trial.cancelled:
-                self._task.cancel("outboxkit.testing cancels the handler")
-            try:
-                resume, value = self._coroutine.send, (yield future)
-            except BaseException as error:  # noqa: BLE001 - it is the coroutine's
-                resume, value = self._coroutine.throw, error
 
-    def _is_in_statement(self) -> bool:
-        awaited = self._coroutine
-        while (frame := getattr(awaited, "cr_frame", None)) is not None:
-            if frame.f_globals.get("__name__", "").startswith("sqlalchemy."):
-                return True
-            awaited = awaited.cr_await
-        return False
+def _is_in_statement(awaited: Any) -> bool:
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        if frame.f_globals.get("__name__", "").startswith("sqlalchemy."):
+            return True
+        awaited = awaited.cr_await
+    return False
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -447,5 +409,5 @@ def _is_handlers(task: "asyncio.Task[Any]") -> bool:
 
 
 def _name(task: "asyncio.Task[Any]") -> str:
-    coroutine = task.get_coro()
-    return str(getattr(coroutine, "__qualname__", task.get_name()))
+    running = task.get_coro()
+    return str(getattr(running, "__qualname__", task.get_name()))
