@@ -115,20 +115,11 @@ def test_a_large_database_is_refused(shop: Engine):
 
 
 @by_day_on("sqlite")
-def test_columns_and_tables_are_ignored_and_values_watched(shop: Engine):
+def test_columns_and_tables_are_ignored(shop: Engine):
     with pytest.raises(AssertionError, match="orders=4"):
         assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop)
     assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore=("customers.orders",))
-    assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore=("customers",))
-    calls: set[int] = set()
-    count = iter(range(1000))
-
-    @inbox_handler("kit.Watched")
-    def watched(session: Session, event: Ordered) -> None:
-        calls.add(next(count))
-
-    with pytest.raises(AssertionError, match="what is watched"):
-        assert_effects_once(watched, ORDERED, engine=shop, watch=lambda: sorted(calls), ignore=("its closure.*",))
+    assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore="customers")
 
 
 def test_a_handler_that_fails_is_told_with_its_error(shop: Engine):
@@ -142,7 +133,6 @@ def test_a_handler_that_fails_is_told_with_its_error(shop: Engine):
 
 
 @by_day_on("sqlite")
-def test_arguments_that_would_be_left_out_in_silence_are_refused(shop: Engine):
+def test_another_event_that_would_be_left_out_in_silence_is_refused(shop: Engine):
     with pytest.raises(ConfigurationError, match=r"'kit\.Add' handles 'Ordered'; the event is 'Booked'"):
         assert_effects_once(add, ORDERED, engine=shop, others=[Booked(1, "R-1")])
-    assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore="customers")
