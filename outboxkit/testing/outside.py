@@ -39,6 +39,7 @@ STATEMENT = "it changes a database by another session or connection"
 FILE, PROGRAM = "a retry changes files again", "it starts a program"
 AFTER = "it acts after the end of its transaction; a crash between the two loses that"
 READING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK", "SHOW", "PRAGMA", "BEGIN", "EXPLAIN")
+_WRITING = re.compile(r"\b(INSERT|UPDATE|DELETE|MERGE)\b")
 KEY_HEADERS = ("idempotency-key", "x-idempotency-key", "webhook-id", "paypal-request-id", "ce-id")
 """Headers by which a receiver recognises a repetition."""
 REPEATABLE = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")
@@ -62,8 +63,6 @@ _UNAWAITED: CodeType = warnings._warn_unawaited_coroutine.__code__  # type: igno
 _LONGEST = 65536
 _TLS = (b"\x14\x03", b"\x15\x03", b"\x16\x03", b"\x17\x03")
 _HEAD = re.compile(rb"([A-Z]{3,8}) (\S+) HTTP/1\.[01]\r\n((?:[^\r\n]+\r\n)*)\r\n")
-_PUBLISH = re.compile(rb"\x00\x3c\x00\x28\x00\x00", re.DOTALL)
-"""The beginning of basic.publish of AMQP 0-9-1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +243,7 @@ def _spoken(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str,
     elif re.search(rb"^mail from:", sent, re.IGNORECASE | re.MULTILINE):
         to = ", ".join(each.decode("latin-1") for each in re.findall(rb"(?im)^rcpt to: *<?([^>\r\n]+)", sent))
         yield MAIL, f"to {to} by {peer}", None
-    elif message_id.encode() in sent:
-        return
-    elif start := _PUBLISH.search(sent):
-        length = sent[start.end()]
-        exchange, rest = sent[start.end() + 1 :][:length], sent[start.end() + 1 + length :]
-        names = [each.decode("utf-8", "replace") for each in (exchange, rest[1 : 1 + rest[0]])]
-        yield SPEAKS, f"{peer} (a message to exchange {names[0]!r}, routing key {names[1]!r})", None
-    else:
+    elif message_id.encode() not in sent:
         yield SPEAKS, peer, None
 
 
@@ -325,14 +317,17 @@ def _handing(original: Callable[..., Any]) -> Callable[..., Any]:
     return submit
 
 
+def only_reads(statement: str) -> bool:
+    """Whether a statement changes no row. It may lock some."""
+    text = statement.lstrip(" (\n").upper()
+    return text.startswith(READING) or (text.startswith("WITH") and not _WRITING.search(text))
+
+
 def _heard_statement(connection: Connection, _: Any, statement: str, *__: Any) -> None:
-    span, text = _current(), statement.lstrip(" (\n").upper()
-    if span is None or connection.connection is span.connection or text.startswith(READING):
-        return
-    if text.startswith("WITH") and not re.search(r"\b(INSERT|UPDATE|DELETE|MERGE)\b", text):
-        return
-    target = f"{connection.engine.url.database}: {' '.join(statement.split()[:3])}"
-    span.recorder.add(span, STATEMENT, target, _line(span, sys._getframe(1), by_engine=True) or "")  # noqa: SLF001
+    span = _current()
+    if span is not None and connection.connection is not span.connection and not only_reads(statement):
+        target = f"{connection.engine.url.database}: {' '.join(statement.split()[:3])}"
+        span.recorder.add(span, STATEMENT, target, _line(span, sys._getframe(1), by_engine=True) or "")  # noqa: SLF001
 
 
 def profile(frame: FrameType, kind: str, argument: Any) -> None:

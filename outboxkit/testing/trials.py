@@ -33,14 +33,13 @@ from outboxkit.testing.database import Contents, TrialDatabase
 from outboxkit.testing.differences import Changes, changes, fits_any
 from outboxkit.testing.memory import Memory
 from outboxkit.testing.messages import message_of
-from outboxkit.testing.outside import Recorder, frames, is_application, profile, source_line
+from outboxkit.testing.outside import Recorder, frames, is_application, only_reads, profile, source_line
 
 ATTEMPTS = 5
 PATIENCE = 60.0
 """Seconds after which a delivery that does not end is given up."""
 LEFT_BEHIND_SECONDS = 2.0
 """Tasks and threads that a handler left behind get so much time to have their effects."""
-READING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK TO")
 
 
 class Ending(StrEnum):
@@ -89,14 +88,14 @@ class Trial:
 
     def hear(self, connection: Connection, _: Any, statement: str, parameters: Any, context: Any, __: Any) -> None:
         """Count a statement before it is executed, wait before it or let it fail. The first one is the inbox's."""
-        text, self.statements = statement.lstrip().upper(), self.statements + 1
+        self.statements += 1
         if self.statements == 0:
             return
         locks = getattr(getattr(context.compiled, "statement", None), "_for_update_arg", None)
-        if locks is not None or not text.startswith(READING):
-            self.end_stale(connection)
-        if text.startswith("SELECT"):
+        if reads := only_reads(statement):
             self.reads.append(self.statements)
+        if locks is not None or not reads:
+            self.end_stale(connection)
         self.pause_before(self.statements, connection)
         if self.statements == self.failure:
             self.failed_statement = statement
