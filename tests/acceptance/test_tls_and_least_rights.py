@@ -108,7 +108,6 @@ def make_users(broker: rabbitmq.PrivateRabbitmq) -> None:
     page = Path(PAGE).read_text()
     for name in ROLES:
         broker.execute("rabbitmqctl", "add_user", name, "not used")
-        broker.execute("rabbitmqctl", "clear_password", name)
         granted = re.search(rf"^rabbitmqctl set_permissions {name} '(.+)' '(.+)' '(.+)'$", page, re.MULTILINE)
         patterns = granted.groups() if granted else ("^$", "^$", "^$")
         broker.execute("rabbitmqctl", "set_permissions", name, *patterns)

@@ -158,9 +158,10 @@ class PlainClient:
         beside = {f"{name}.{suffix}" for name in self._queues for suffix in ("dead", *(f"retry.{s}" for s in steps))}
         beside |= {f"outboxkit.delay.{step}" for step in steps}
         with suppress(AMQPError):
+            channel = self._channel()
             for name in self._queues | beside:
-                self.delete_queue(name)
-            self.delete_exchange()
+                channel.queue_delete(name)
+            channel.exchange_delete(self.exchange)
         self.disconnect()
 
     def _declared(self, queue: str | None) -> Any:
