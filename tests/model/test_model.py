@@ -24,6 +24,7 @@ def test_every_property_holds_in_every_state(model: Model, sizes: str) -> None:
     assert found.states > 1000
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("model", "variant"), VARIANTS, ids=[f"{model.name} {variant.name}" for model, variant in VARIANTS]
 )
