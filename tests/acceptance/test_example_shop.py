@@ -21,7 +21,6 @@ def at_night(*names: str) -> list[object]:
     return [pytest.param(name, marks=pytest.mark.night) for name in names]
 
 
-BOTH = pytest.mark.parametrize("app", ["fastapi", "flask"])
 ONE_BY_DAY = pytest.mark.parametrize("app", ["fastapi", *at_night("flask")])
 
 
@@ -49,10 +48,7 @@ def test_the_door(shop: Shop, case: Case):
 
 @pytest.mark.parametrize(
     "where",
-    [
-        *("fastapi on postgresql", "flask on sqlite"),
-        *at_night("fastapi on sqlite", "flask on postgresql+rabbitmq"),
-    ],
+    ["fastapi on postgresql", *at_night("fastapi on sqlite", "flask on sqlite", "flask on postgresql+rabbitmq")],
 )
 def test_a_storm_of_kills(request: pytest.FixtureRequest, tmp_path: Path, where: str):
     app, servers = where.split(" on ")
@@ -70,7 +66,7 @@ def without_what_differs(line: str) -> str:
     return re.sub(r'"key": "[^"]+"', '"key": "…"', line.strip()).lower()
 
 
-@BOTH
+@ONE_BY_DAY
 def test_the_readme_shows_what_happens(app: str, tmp_path: Path):
     page = SHOP / "README.md"
     with serving(app, tmp_path / "data") as shop:
@@ -99,7 +95,8 @@ def test_sigterm_ends_it_and_a_new_start_goes_on(app: str, tmp_path: Path):
         assert (again.json()["order_id"], again.headers["Idempotency-Replayed"]) == (order, "true")
 
 
-@ONE_BY_DAY
+@pytest.mark.night
+@pytest.mark.parametrize("app", ["fastapi", "flask"])
 def test_it_does_not_outlive_a_make_that_was_killed(app: str, tmp_path: Path):
     with serving(app, tmp_path / "data") as shop:
         assert shop.running is not None
@@ -109,6 +106,7 @@ def test_it_does_not_outlive_a_make_that_was_killed(app: str, tmp_path: Path):
         assert shop.ready().client().place().status_code == 201
 
 
+@pytest.mark.night
 def test_its_neighbours_take_other_ports_where_theirs_are_taken(tmp_path: Path):
     shop = Shop("flask", tmp_path / "data")
     taken = [socket.create_server(("127.0.0.1", shop.port + number)) for number in (1, 2)]

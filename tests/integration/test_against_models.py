@@ -61,7 +61,7 @@ def settled(database_url: str) -> Iterator[Engine]:
 
 def run(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int = 30) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=by_night(6 * examples, else_=examples), stateful_step_count=steps)
+        machine, settings=settings(max_examples=by_night(12 * examples, else_=examples), stateful_step_count=steps)
     )
 
 
@@ -165,7 +165,7 @@ class Outbox(RuleBasedStateMachine):
 
 
 def test_the_outbox_of_a_session_is_what_it_committed(settled: Engine):
-    run(lambda: Outbox(settled), examples=30)
+    run(lambda: Outbox(settled), examples=15)
 
 
 # The inbox: run_once and run_batch
@@ -275,7 +275,7 @@ class Inbox(RuleBasedStateMachine):
 
 
 def test_the_inbox_has_what_its_transactions_committed(settled: Engine):
-    run(lambda: Inbox(settled), examples=30)
+    run(lambda: Inbox(settled), examples=15)
 
 
 # A service: outbox, relay, broker, consumer, dead letters and pauses
@@ -504,4 +504,4 @@ class Service(RuleBasedStateMachine):
 
 
 def test_a_service_has_each_message_where_the_model_has_it(settled: Engine, database_url: str):
-    run(lambda: Service(settled, database_url), examples=12)
+    run(lambda: Service(settled, database_url), examples=6)

@@ -36,16 +36,14 @@ STARTS = {
     "every public name": ("from outboxkit import *", {"msgspec", "sqlalchemy", "uuid_utils"}),
     "--help": (RUN, {"typer"}),
     "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
-    "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "status": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
-    "trace --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
+}
+STARTS_BY_NIGHT = {
+    "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
+    "trace --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
     "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
-}
-
-
-STARTS_BY_NIGHT = {
     "migrate --help": (RUN, {*COMMAND, "alembic", "uuid_utils"}),
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
     "replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),

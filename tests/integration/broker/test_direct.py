@@ -21,6 +21,7 @@ from outboxkit.relay import Drained, Relay, RelayPolicy
 from outboxkit.runtime import compose, process, settings
 from tests.integration.consumer.running_consumer import Billed, Ordered
 from tests.integration.relay.recording import QUICK, running
+from tests.support.night import by_day_on
 from tests.support.polling import eventually_async
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -139,6 +140,7 @@ async def test_collisions_do_not_add_up_beyond_the_timeout(pg_engine: Engine, as
     assert calls["all"] <= 2
 
 
+@by_day_on("sqlite")
 async def test_a_failure_is_tried_again_and_what_succeeded_is_not(engine: Engine, made: Callable[..., Relay]):
     attempts = Counter[int]()
 
@@ -214,6 +216,7 @@ async def test_a_relay_of_settings_works_with_it_on_either_database(
     assert counted(engine) == [0, 2, 0]
 
 
+@by_day_on("sqlite")
 async def test_what_there_was_no_time_for_comes_with_a_later_batch(engine: Engine, made: Callable[..., Relay]):
     limit = timedelta(seconds=1)
 

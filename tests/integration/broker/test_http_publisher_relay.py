@@ -21,7 +21,7 @@ from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.retry import Backoff
 from outboxkit.runtime import compose
 from tests.support.http_destination import DROP, Call, Destination, Say, say
-from tests.support.night import by_night
+from tests.support.night import by_day_on, by_night
 
 MILLISECOND = timedelta(milliseconds=1)
 QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, minimum=MILLISECOND)
@@ -96,6 +96,7 @@ async def test_an_answer_becomes_a_reply_and_a_refusal_a_dead_letter(
 CHARGES = by_night(5000, else_=200)
 
 
+@by_day_on("postgresql")
 async def test_every_charge_is_made_once_and_answered_once_by_a_server_that_fails_at_random(
     engine: Engine, async_engine: AsyncEngine, destination: Destination
 ):

@@ -26,7 +26,7 @@ from outboxkit.runtime.settings import load
 from outboxkit.statements import dead, idempotency
 from outboxkit.statements.dead import Selection
 from outboxkit.tables import PARKED
-from tests.integration.operators.test_status_plans import analyze, database, walk
+from tests.integration.operators.test_status_plans import STATISTICS, analyze, database, walk
 from tests.integration.operators.test_trace_plans import explain
 from tests.servers import Server
 from tests.support.pages import blocks, libpq
@@ -122,7 +122,7 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["without statistics", "with statistics"])
+@pytest.fixture(scope="module", params=STATISTICS)
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
     with database(
         postgresql, template, "outbox", "dead_letter", "published_default", "audit", "operation", "idempotency"

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -84,7 +85,7 @@ def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
     return starter(async_pg_engine, broker)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=by_night(300, else_=30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(headers=HEADERS, id_=TEXT, type_=TEXT, error=TEXT, handler=st.none() | TEXT, attempts=NUMBER, moment=MOMENT)
 def test_anything_can_be_buried(
     engine: Engine, headers: Any, id_: str, type_: str, error: str, handler: str | None, attempts: int, moment: datetime
@@ -96,7 +97,7 @@ def test_anything_can_be_buried(
         connection.execute(statements.dead.bury_once(engine.dialect.name), [row])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=by_night(300, else_=30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(headers=HEADERS.map(without_surrogates), id_=ON_THE_WIRE, type_=ON_THE_WIRE, moment=MOMENT)
 def test_what_is_read_of_any_message_fits_into_every_table(
     engine: Engine, headers: Any, id_: str, type_: str, moment: datetime
@@ -149,14 +150,18 @@ async def send(broker: PlainClient, messages: list[dict[str, Any]]) -> None:
             await exchange.publish(aio_pika.Message(b'{"number":%d}' % number, **known), "Ordered")
 
 
-EACH_READER = pytest.mark.parametrize(
-    "concurrency",
-    [Concurrency(8), Concurrency(8, batch=50), Concurrency(4, ordered=True)],
-    ids=["single", "batch", "ordered"],
-)
+READERS = {"single": Concurrency(8), "batch": Concurrency(8, batch=50), "ordered": Concurrency(4, ordered=True)}
 
 
-@EACH_READER
+def each_reader(by_day: Sequence[str] = tuple(READERS)) -> pytest.MarkDecorator:
+    """Each way of consuming; those that are not named only by night."""
+    marks = {name: [] if name in by_day else [pytest.mark.night] for name in READERS}
+    return pytest.mark.parametrize(
+        "concurrency", [pytest.param(each, id=name, marks=marks[name]) for name, each in READERS.items()]
+    )
+
+
+@each_reader()
 async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handled(
     async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, concurrency: Concurrency
 ):
@@ -206,7 +211,7 @@ class Written(pika.BasicProperties):
         return self.flags_and_data
 
 
-@EACH_READER
+@each_reader(by_day=["single"])  # what differs is read before the ways part
 async def test_whatever_the_grammar_of_amqp_allows_is_settled_and_the_healthy_one_behind_is_handled(
     async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, concurrency: Concurrency
 ):

@@ -19,6 +19,8 @@ from tests.servers import Server, create_database, drop_database
 from tests.support.night import by_night
 
 ROWS = by_night(100_000, else_=25_000)
+STATISTICS = [pytest.param("without statistics", marks=pytest.mark.night), "with statistics"]
+"""What the planner knows of the tables that operators' tools read."""
 DEAD = """
     INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked,
                                        destination)
@@ -65,7 +67,7 @@ def analyze(engine: Engine) -> None:
         connection.execute(text("VACUUM ANALYZE"))
 
 
-@pytest.fixture(scope="module", params=["without statistics", "with statistics"])
+@pytest.fixture(scope="module", params=STATISTICS)
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
     """Many ready rows, 40 delayed, 30 held and 20 parked ones of `default`; many of everything else.
 

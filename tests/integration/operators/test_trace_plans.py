@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 from outboxkit import statements
 from outboxkit.message import LAST_MOMENT
 from outboxkit.operators.sql import trace
-from tests.integration.operators.test_status_plans import analyze, database, walk
+from tests.integration.operators.test_status_plans import STATISTICS, analyze, database, walk
 from tests.servers import Server
 
 ROWS, WINDOW = 30_000, 500
@@ -71,7 +71,7 @@ for _newest_first, _at in ((True, LAST_MOMENT), (False, NOW - timedelta(hours=4)
     )
 
 
-@pytest.fixture(scope="module", params=["without statistics", "with statistics"])
+@pytest.fixture(scope="module", params=STATISTICS)
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
     with database(
         postgresql, template, "outbox", "inbox_default", "dead_letter", "published_default", "attempt"

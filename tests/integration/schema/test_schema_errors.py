@@ -26,7 +26,7 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", pytest.param("sqlite", marks=pytest.mark.night)])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         url: str = request.getfixturevalue("empty_postgresql_url")
