@@ -91,6 +91,11 @@ def test_run_once_refuses_it(pg_engine: Engine, noted: Callable[[], list[str]], 
 
 Place = Literal["thread", "loop", "batch in a thread", "batch in the loop"]
 PLACES: tuple[Place, ...] = get_args(Place)
+ONE_OF_EACH = [
+    pytest.param(place, marks=[] if place in ("thread", "batch in the loop") else [pytest.mark.night])
+    for place in PLACES
+]
+"""By day in a thread and in the loop, and of these one alone and one in a batch."""
 
 
 def consume(
@@ -238,7 +243,7 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ONE_OF_EACH)
 async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
     async_pg_engine: AsyncEngine, broker: PlainClient, place: Place
 ):
@@ -268,7 +273,7 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
     }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ONE_OF_EACH)
 async def test_what_a_handler_commits_after_a_rollback_of_its_session_is_reset_too(
     async_pg_engine: AsyncEngine, broker: PlainClient, place: Place
 ):
@@ -291,7 +296,7 @@ async def test_what_a_handler_commits_after_a_rollback_of_its_session_is_reset_t
         await consumer.reaches(dead=1, processed=3)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ONE_OF_EACH)
 async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
 ):
@@ -311,7 +316,7 @@ async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
 COPIES = ("COPY (SELECT 1) TO STDOUT", "COPY noted FROM STDIN")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ONE_OF_EACH)
 async def test_a_copy_that_nobody_reads_fails_its_own_message(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, noted: Callable[[], list[str]], place: Place
 ):
@@ -331,7 +336,7 @@ async def test_a_copy_that_nobody_reads_fails_its_own_message(
     assert all("COPY cannot be used with this method" in letter.error for letter in dead_letters(pg_engine))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ONE_OF_EACH)
 async def test_a_handler_that_goes_on_after_a_copy_is_a_failure_and_no_outage(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
 ):
@@ -413,7 +418,7 @@ OPTIONS: tuple[Callable[[Any], object], ...] = (
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ONE_OF_EACH)
 async def test_options_of_the_driver_that_a_handler_changes_end_with_its_transaction(
     async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place, fails: bool
 ):
