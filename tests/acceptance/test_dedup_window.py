@@ -51,7 +51,7 @@ def aged(number: int, age: timedelta, *, foreign: bool = False) -> Parcel:
     return Parcel(number, id=f"foreign-{number}", timestamp=made) if foreign else Parcel(number, id=ids.new(at=made))
 
 
-@pytest.mark.parametrize("ahead", [600, -600])
+@pytest.mark.parametrize("ahead", [600, pytest.param(-600, marks=pytest.mark.night)])
 def test_only_the_clock_of_the_database_decides(stock: Stock, tmp_path: Path, ahead: int):
     """A consumer ten minutes off finds the same messages stale as any other."""
     (tmp_path / "sitecustomize.py").write_text(ANOTHER_TIME)

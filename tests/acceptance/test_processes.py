@@ -100,6 +100,7 @@ def test_a_stop_finishes_what_is_in_hand_though_each_process_gets_the_signal_too
     assert eventually(deployment.broker.depth, lambda depth: depth == 2)
 
 
+@pytest.mark.night
 def test_a_second_signal_does_not_wait(deployment: Deployment):
     worker = consumers(deployment, OUTBOXKIT_SHUTDOWN_TIMEOUT="1h")
     with deployment.lock_held(GATE):
@@ -143,6 +144,7 @@ def test_what_does_not_go_together_is_refused(deployment: Deployment, arguments:
     assert reason in ended.stderr
 
 
+@pytest.mark.night
 def test_a_drain_ends_when_all_have_drained(deployment: Deployment):
     deployment.declare_queue()
     take_orders(deployment.engine, range(1, 21))
