@@ -10,7 +10,6 @@ from tests.benchmarks.place import Case, Place, slices, speed
 from tests.benchmarks.raw_publisher import RawPublisher
 from tests.benchmarks.rounds import Figures, Line, Measure
 
-RAW = ("raw", "rate")
 SLICE = 20_000
 SHAPES = ("1 key", "10 keys", "1000 keys", "own keys")
 SEVERAL, MORE_RELAYS = 60_000, (2, 4, 10)

@@ -21,7 +21,6 @@ TEXTS = ("", "a\0b", "x" * 63, "x" * 64, "x" * 255, "é" * 127, "\x1b[31m", "a\n
 NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**32, 2**63 - 1, -(2**63), 253402300799000, 253402300800000, 10**400)
 FIELD_TYPES = b"tbBsuIilLfdDTVSxAF\0"
 _FIXED = dict(zip(b"tbBsuIilLfdDTV\0", (1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, 8, 0, 0), strict=True))
-SHORTS = (0x8000, 0x4000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010, 0x0008, 0x0004)
 
 
 def sized(data: bytes) -> bytes:
