@@ -139,7 +139,7 @@ KNOW_DIALECTS = (
     "schema/autogenerate.py",  # Alembic's comparison of the tables
     "database/engines.py",  # what the engines of a database have in common
     "runtime/process.py",  # the engine factory
-    "testing/plugin.py",  # the names of its fixtures
+    *("testing/plugin.py", "testing/database.py"),  # the names of fixtures, and the copy of a file
     "runtime/urls.py",  # which URLs the engine factory accepts
 )
 

@@ -163,7 +163,7 @@ class Visit:
 
     def age(self, name: str) -> timedelta | None:
         """A parameter of the query that is a duration."""
-        return duration(name, self.asked(name) or "")
+        return duration_of(name, self.asked(name) or "")
 
     def sent(self, name: str, *, longest: int = LONGEST) -> str:
         """A field of the form, without blanks around it."""
@@ -279,7 +279,7 @@ def _accepted(name: str, text: str, longest: int = LONGEST) -> str:
     return text
 
 
-def duration(name: str, text: str) -> timedelta | None:
+def duration_of(name: str, text: str) -> timedelta | None:
     """The duration in the text of a field; None if it is empty. Anything else is refused."""
     try:
         return parse_duration(text) if text else None

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from outboxkit import schema, statements
-from outboxkit.console.visit import Visit, duration, page
+from outboxkit.console.visit import Visit, duration_of, page
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.findings import LIMITS
@@ -63,7 +63,7 @@ def _groups(connection: Connection) -> Sequence[WorkerGroup]:
 async def pause_workers(visit: Visit) -> Response:
     """Pause the relays of a destination, or the consumers of a queue."""
     kind, name, why = visit.sent("kind"), visit.sent("name"), visit.sent("why")
-    lasts = duration("for", visit.sent("for"))
+    lasts = duration_of("for", visit.sent("for"))
     try:
         await visit.write(pause_process, kind, name, why=why, by=visit.access.user, lasts=lasts)
     except ConfigurationError as error:

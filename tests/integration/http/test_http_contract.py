@@ -34,6 +34,7 @@ class Door(NamedTuple):
 SYNC, ASYNC, STEPS = Door("/sync/orders"), Door("/async/orders"), Door("/steps/orders", in_steps=True)
 FLASK = Door("/orders", flask_shop.Order.__table__, shop="flask")
 
+
 def everywhere(by_day: set[tuple[str, Door]]) -> pytest.MarkDecorator:
     """On each database and at each door; what is not listed, by night."""
     return pytest.mark.parametrize(
