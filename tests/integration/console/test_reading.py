@@ -15,7 +15,7 @@ from psycopg import sql
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from outboxkit import statements
+from outboxkit import statements, tables
 from outboxkit.console import TokenAccess, console
 from outboxkit.operators import keeping, messages
 from outboxkit.operators.replay import Replayer, ReplaySelection
@@ -100,9 +100,9 @@ DEAD: dict[str, Selection] = {
 }
 MOST = {"window": WINDOW, "limit": 51}
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "content_waiting": (listing.content_waiting(), {"position": 5}),
-    "content_kept": (listing.content_kept(), {"published_at": NOW, "position": 5}),
-    "content_dead": (listing.content_dead(), {"id": 5}),
+    "content_waiting": (listing.content_of(tables.outbox), {"position": 5}),
+    "content_kept": (listing.content_of(tables.published), {"published_at": NOW, "position": 5}),
+    "content_dead": (listing.content_of(tables.dead_letter), {"id": 5}),
     "held_keys": (listing.held_keys(), {"destination": "default", "limit": WINDOW, "top": 10}),
     "published_between": (
         listing.published_between("postgresql"),

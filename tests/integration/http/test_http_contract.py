@@ -121,6 +121,19 @@ async def test_fifty_different_bodies_at_once(door: Door, client: httpx.AsyncCli
     assert effects(engine, door) == once(door)
 
 
+@everywhere({("postgresql", STEPS), ("postgresql", FLASK)})
+async def test_two_callers_and_two_keys_are_four_requests(door: Door, client: httpx.AsyncClient, engine: Engine):
+    asked = [(key, user) for key in "ab" for user in ("ada", "bob")]
+    answers = [
+        await client.post(door.path, **order(key=key, user=user, number=number))
+        for number, (key, user) in enumerate(asked, 1)
+        for _ in range(2)
+    ]
+    assert [a.headers.get("idempotency-replayed") for a in answers] == [None, "true"] * 4
+    assert len({a.content for a in answers}) == 4
+    assert effects(engine, door) == once(door, 4)
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("door", [SYNC, ASYNC, FLASK], ids=str)
 async def test_an_endpoint_may_have_its_constraints_checked(door: Door, client: httpx.AsyncClient, engine: Engine):
