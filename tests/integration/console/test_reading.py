@@ -100,9 +100,9 @@ DEAD: dict[str, Selection] = {
 }
 MOST = {"window": WINDOW, "limit": 51}
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "content_waiting": (listing.content_of(tables.outbox), {"position": 5}),
-    "content_kept": (listing.content_of(tables.published), {"published_at": NOW, "position": 5}),
-    "content_dead": (listing.content_of(tables.dead_letter), {"id": 5}),
+    "content_of the outbox": (listing.content_of(tables.outbox), {"position": 5}),
+    "content_of kept messages": (listing.content_of(tables.published), {"published_at": NOW, "position": 5}),
+    "content_of dead letters": (listing.content_of(tables.dead_letter), {"id": 5}),
     "held_keys": (listing.held_keys(), {"destination": "default", "limit": WINDOW, "top": 10}),
     "published_between": (
         listing.published_between("postgresql"),
@@ -159,7 +159,8 @@ def test_a_page_of_messages_reads_a_window_of_an_index(large: Engine, name: str)
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_list_reads_a_bounded_part_of_an_index(large: Engine, name: str):
     statement, parameters = OTHERS[name]
-    (made,) = (getattr(module, name) for module in (listing, actions, background, idempotency) if hasattr(module, name))
+    function, modules = name.split(maxsplit=1)[0], (listing, actions, background, idempotency)
+    (made,) = (getattr(module, function) for module in modules if hasattr(module, function))
     assert_bounded(large, statement, parameters, inspect.getdoc(made) or "")
 
 
