@@ -36,7 +36,8 @@ class Dispatcher:
         on_loss: called at once when the connection is lost, before started deliveries are finished.
 
     Attributes:
-        requeued: the number of deliveries that a drain requeued, as they waited for others that did not end.
+        requeued: the number of deliveries that a drain requeued, as they waited for a retry or for others that did not
+            end. Those to which a stop or a pause came first, before they were tried, are not counted.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class Dispatcher:
                 self._news.clear()
                 self._start_ready(stop)
                 await self._news.wait()
-            await self._finish(pump, is_pause=isinstance(stop, StopOrPause) and stop.is_pause)
+            is_pause = isinstance(stop, StopOrPause) and stop.is_pause
+            await self._finish(pump, is_early=stop.is_set(), is_pause=is_pause)
         finally:
             await self._end(pump, stopping)
         for error in sorted(self._running.errors, key=lambda error: isinstance(error, BrokerUnavailable)):
@@ -238,7 +240,7 @@ class Dispatcher:
         self._stuck.discard(arrival)
         await arrival.requeue()
 
-    async def _finish(self, pump: asyncio.Task[None], *, is_pause: bool) -> None:
+    async def _finish(self, pump: asyncio.Task[None], *, is_early: bool, is_pause: bool) -> None:
         """Stop receiving, wait for the deliveries that have started, requeue the rest."""
         if pump.done() and (error := pump.exception()) is not None:
             self._running.errors.append(error)
@@ -255,20 +257,20 @@ class Dispatcher:
         if not is_lost:
             try:
                 await self._subscriber.stop_receiving()
-                await self._requeue_waiting()
+                await self._requeue_waiting(is_early=is_early)
             except BrokerUnavailable as error:  # started deliveries are finished all the same
                 self._running.errors.append(error)
         if is_cancelled():
             raise asyncio.CancelledError  # `asyncio.wait_for` may have swallowed it, before Python 3.12
         await self._running.wait()
         if not is_lost and not self._running.errors:
-            await self._requeue_waiting()
+            await self._requeue_waiting(is_early=is_early)
 
-    async def _requeue_waiting(self) -> None:
+    async def _requeue_waiting(self, *, is_early: bool) -> None:
         stuck, self._stuck = list(self._stuck), set()
         for arrival in (*self._queues.clear(), *stuck):
             await arrival.requeue()
-            self.requeued += self._drain
+            self.requeued += self._drain and (arrival.failures > 0 or not is_early)
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
         for arrivals in await self._running.cancel(*tasks):

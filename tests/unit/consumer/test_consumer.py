@@ -71,6 +71,17 @@ async def test_a_stopped_drain_leaves_the_rest(bench: Bench):
     assert waiting(bench) == ["b", "c"]
 
 
+async def test_a_stopped_drain_counts_no_retry_for_what_it_gives_back(bench: Bench):
+    @inbox_handler("Stops")
+    async def stops(session: AsyncSession, event: OrderConfirmed) -> None:
+        bench.stop.set()
+
+    bench.put(*[message(id=id_, key="k") for id_ in "abc"])
+    done = await bench.drain(stops, concurrency=Concurrency(1, ordered=True))
+    assert (done.outcomes, done.stopped, done.waiting) == ({Outcome.PROCESSED: 1}, True, 0)
+    assert waiting(bench) == ["b", "c"]
+
+
 async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench, database_url: str):
     gate = Gate()
     bench.put(*[message(id=id_) for id_ in "abc"])
