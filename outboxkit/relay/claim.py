@@ -1,6 +1,6 @@
 """Claiming: a batch is one transaction, two if rows do not stay locked.
 
-Its rows are locked, and planned by predecessors. The claim starts at the floor, and in the relay's own share of the
+Its rows are locked, and planned by predecessors. The claim starts at the `floor`, and in the relay's own share of the
 keys, `shares`.
 """
 
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import statements
 from outboxkit.database.driver_rows import fetch
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.relay.floor import SMALL_GAP, SMALL_GAP_SECONDS, Floor
 from outboxkit.relay.order import Batch, ClaimedRow, Predecessors, read_claimed
 from outboxkit.relay.shares import ContendedKeys, Shares
 from outboxkit.statements.dialects import is_server
@@ -31,46 +32,6 @@ CLAIMS_IN_SHARE = 3
 """The number of claims for which a relay keeps to its share of the keys after a full one. Then it may take any row."""
 SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 """The minimum interval of claims from position 0, below the floor, and the maximum share of its time for them."""
-SMALL_GAP, SMALL_GAP_SECONDS = 100, 1.0
-"""While a claim has to pass at most 100 positions above the floor, it is enough to raise the floor once a second."""
-
-
-class Floor:
-    """The position at which a claim starts: it rises behind the relay, never past a row that is ready or may become so.
-
-    PostgreSQL cannot remove the index entries of deleted rows while any transaction may still see them. Without a floor
-    every claim would scan all of them. Rows with a due time are found without it.
-
-    A position that was allocated early may become visible late, when its transaction commits. So a mark is set at the
-    highest position seen, together with the transactions that were writing at that moment. Once all of them have ended,
-    nothing new can appear below the mark. The next `rise` then raises the floor to the mark, or to below the oldest
-    ready row.
-    """
-
-    def __init__(self) -> None:
-        self.value = 0
-        self._highest = 0
-        self._mark: tuple[int, frozenset[str]] | None = None
-        self._cleared: int | None = None
-
-    @property
-    def gap(self) -> int:
-        """The number of positions between the floor and the highest one that was seen."""
-        return max(0, self._highest - self.value)
-
-    def saw(self, positions: Iterable[int]) -> None:
-        """Note ready rows that were claimed."""
-        self._highest = max(self._highest, max(positions, default=0))
-
-    def rise(self, writers: Iterable[str], oldest_ready: int | None) -> None:
-        """Raise the floor, by the writing transactions and the oldest ready row above the floor, read after them."""
-        if self._cleared is not None:
-            free = self._cleared if oldest_ready is None else min(self._cleared, oldest_ready - 1)
-            self.value = max(self.value, free)
-        now = frozenset(writers)
-        if self._mark is None or not self._mark[1] & now:
-            self._cleared = self._mark[0] if self._mark else None
-            self._mark = (self._highest, now)
 
 
 class Interval:

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outboxkit.relay.claim import Floor
+from outboxkit.relay.floor import Floor
 from tests.support.night import by_night
 
 
