@@ -1,10 +1,13 @@
 """Engines, brokers and the log of a process."""
 
+import asyncio
 import json
 import logging
+import sqlite3
 import sys
 from base64 import b64encode
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import structlog
@@ -58,6 +61,17 @@ async def test_readers_of_sqlite_are_not_held_up_by_the_writer(empty_url: str):
         assert (await connection.execute(text("PRAGMA journal_mode"))).scalar() == "wal"
         await connection.execute(text("CREATE TABLE a (b)"))
     await made.dispose()
+
+
+async def test_a_new_file_of_sqlite_waits_for_the_writer_that_another_process_has_begun(tmp_path: Path):
+    writer = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    asyncio.get_running_loop().call_later(0.05, writer.rollback)
+    made = process.engine(f"sqlite:///{tmp_path / 'new.db'}", name="unit tests")
+    async with made.begin() as connection:
+        assert (await connection.execute(text("PRAGMA journal_mode"))).scalar() == "wal"
+    await made.dispose()
+    writer.close()
 
 
 async def test_a_sqlite_transaction_can_be_rolled_back_whole(empty_url: str):
