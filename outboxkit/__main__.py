@@ -5,9 +5,9 @@ import signal
 import sys
 from typing import NoReturn
 
+from outboxkit.exit_codes import INCOMPLETE, INTERRUPTED
+
 WORKERS = ("relay", "consume", "run")
-INTERRUPTED, INCOMPLETE = 130, 3
-"""Exit codes: after SIGINT, as of shells; and of a drain that was stopped before its end."""
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-FAILED, INCOMPLETE = 1, 3
-"""Exit codes: it failed; part of the work could not be done, or it was stopped before the end."""
 LISTED = {
     "migrate": ("migrate", "Create the tables, or bring them to this version."),
     "run": ("run", "Run relay, consumer and retention in one process: for development and for small services."),

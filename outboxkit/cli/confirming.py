@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import typer
 
-from outboxkit.cli.commands import FAILED
 from outboxkit.cli.options import By, DryRun, Yes
 from outboxkit.cli.progress import progress
 from outboxkit.errors import ConfigurationError
+from outboxkit.exit_codes import FAILED
 from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 

@@ -8,11 +8,11 @@ from datetime import date
 import typer
 
 from outboxkit import schema
-from outboxkit.cli.commands import INCOMPLETE
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import By, with_options
 from outboxkit.cli.progress import progress
 from outboxkit.errors.figures import many, span
+from outboxkit.exit_codes import INCOMPLETE
 from outboxkit.operators import audit
 from outboxkit.runtime import compose
 from outboxkit.runtime.retention import Pruned

@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from outboxkit.cli.commands import FAILED, INCOMPLETE
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, duration, moment_option, point_in_time, url_of_option, with_options
 from outboxkit.cli.progress import progress
 from outboxkit.cli.wording import fold_width, folded, iso, print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import in_utc, many, number, printable_name, shell_word, span
+from outboxkit.exit_codes import FAILED, INCOMPLETE
 from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Terms, reconcile_services
 from outboxkit.operators.reconciliation import textfile as metrics_of
 from outboxkit.runtime import compose, urls

@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from outboxkit.cli.commands import FAILED, INCOMPLETE
 from outboxkit.cli.confirming import ChangeOptions, work_through
 from outboxkit.cli.connections import connected, in_transaction
 from outboxkit.cli.options import Key, Rate, Type, moment_option, point_in_time, with_options
 from outboxkit.cli.wording import iso
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, printable_name
+from outboxkit.exit_codes import FAILED, INCOMPLETE
 from outboxkit.message import NAME_LIMIT
 from outboxkit.operators.replay import KeptMessages, Replayed, ReplaySelection, replaying
 from outboxkit.runtime.known_handlers import read_handlers

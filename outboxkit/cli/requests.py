@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from outboxkit.cli.commands import FAILED, group
+from outboxkit.cli.commands import group
 from outboxkit.cli.connections import in_transaction
 from outboxkit.cli.options import AsJson, Limit, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
 from outboxkit.errors.figures import in_utc
+from outboxkit.exit_codes import FAILED
 from outboxkit.operators.requests import STATES, KnownRequest, find_requests, list_requests
 from outboxkit.runtime.settings import Settings
 

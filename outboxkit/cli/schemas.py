@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from outboxkit.cli.commands import FAILED, group
+from outboxkit.cli.commands import group
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.wording import print_json
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
 from outboxkit.errors.figures import many
 from outboxkit.events import declaration_of
+from outboxkit.exit_codes import FAILED
 from outboxkit.inbox.wiring import load_module
 from outboxkit.operators import schemas
 

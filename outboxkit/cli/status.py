@@ -10,6 +10,7 @@ from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors.figures import many, number, printable_name, span
+from outboxkit.exit_codes import FAILED
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
 from outboxkit.operators.status import Figures, OfDestination, Outbox, Status, read_status
@@ -36,7 +37,7 @@ def status(settings: Settings, *, as_json: AsJson = False) -> None:
     else:
         for line in lines(report, width=fold_width()):
             typer.echo(line)
-    sys.exit(0 if report.figures is not None else 1)
+    sys.exit(0 if report.figures is not None else FAILED)
 
 
 async def _read(settings: Settings) -> Status:

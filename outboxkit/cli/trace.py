@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from outboxkit import ids
-from outboxkit.cli.commands import FAILED
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import Also, AsJson, Limit, moment_option, point_in_time, url_of_option, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, printable_name, shell_word
+from outboxkit.exit_codes import FAILED
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.trace import MessageTrace, Trace, TraceQuery, trace_messages
 from outboxkit.runtime import compose

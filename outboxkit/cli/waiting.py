@@ -9,13 +9,14 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from outboxkit.cli.commands import INCOMPLETE, group
+from outboxkit.cli.commands import group
 from outboxkit.cli.confirming import ChangeOptions, work_through
 from outboxkit.cli.connections import connected, in_transaction
 from outboxkit.cli.options import AsJson, Key, Limit, Type, duration, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import in_utc, many, number, printable_name
+from outboxkit.exit_codes import INCOMPLETE
 from outboxkit.operators.sql.waiting import WaitingSelection
 from outboxkit.operators.waiting import Change, ChangedMessages, change_waiting, find_waiting, survey_waiting
 from outboxkit.runtime.outage import utc_now

@@ -9,12 +9,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from outboxkit.cli.commands import INCOMPLETE
 from outboxkit.cli.options import with_options
 from outboxkit.cli.progress import progress
 from outboxkit.consumer import Consumer, Consumers, ShardedConsumer
 from outboxkit.consumer.reports import Consumed
 from outboxkit.database import silence
+from outboxkit.exit_codes import INCOMPLETE
 from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained, Relay
 from outboxkit.runtime import admin, compose, process, queues, supervisor

@@ -25,9 +25,9 @@ from outboxkit.errors import (
 from outboxkit.errors.extras import how_to_install
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import refused_connection
+from outboxkit.exit_codes import FAILED, WRONG_SETTINGS
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.runtime import logs, process, urls
-from outboxkit.runtime.lifetime import FAILED, WRONG_SETTINGS
 from outboxkit.runtime.supervised import supervised
 
 if TYPE_CHECKING:

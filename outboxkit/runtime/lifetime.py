@@ -20,8 +20,6 @@ from outboxkit.runtime.supervised import supervised
 
 T = TypeVar("T")
 
-FAILED, WRONG_SETTINGS = 1, 2
-"""Exit codes."""
 GIVE_BACK_SECONDS, CANCEL_AGAIN_SECONDS = 3.0, 1.5
 """The time that a cancelled service has to give back its work, and after which it is cancelled once more."""
 LEFT_SECONDS = 1.0

@@ -15,8 +15,9 @@ import structlog
 from sqlalchemy import make_url
 
 from outboxkit.errors import ConfigurationError, OutboxkitError
+from outboxkit.exit_codes import FAILED, WRONG_SETTINGS
 from outboxkit.runtime import admin
-from outboxkit.runtime.lifetime import FAILED, GIVE_BACK_SECONDS, LEFT_SECONDS, SIGNALS, WRONG_SETTINGS
+from outboxkit.runtime.lifetime import GIVE_BACK_SECONDS, LEFT_SECONDS, SIGNALS
 from outboxkit.runtime.outage import sleep_unless_stopped
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.supervised import VARIABLE, supervised

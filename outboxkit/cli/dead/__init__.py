@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from sqlalchemy import Row
 
-from outboxkit.cli.commands import INCOMPLETE, group
+from outboxkit.cli.commands import group
 from outboxkit.cli.confirming import ChangeOptions, work_through
 from outboxkit.cli.connections import connected
 from outboxkit.cli.dead import shown
@@ -19,6 +19,7 @@ from outboxkit.cli.options import AsJson, Limit, Rate, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, number
+from outboxkit.exit_codes import INCOMPLETE
 from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey, rules_of
 from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime.settings import Settings

@@ -19,6 +19,7 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
 from outboxkit.codec.payloads import decode
+from outboxkit.exit_codes import FAILED
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
 from outboxkit.runtime import compose, process
@@ -53,7 +54,7 @@ def demo(*, orders: Orders = 1000, without_inbox: WithoutInbox = False) -> None:
     with tempfile.TemporaryDirectory(prefix="outboxkit-demo-") as folder:
         tally = asyncio.run(_play(f"sqlite:///{Path(folder) / 'shop.db'}", orders, with_inbox=not without_inbox))
     _print(tally, with_inbox=not without_inbox)
-    sys.exit(0 if tally.is_right else 1)
+    sys.exit(0 if tally.is_right else FAILED)
 
 
 @dataclass(slots=True)
