@@ -21,9 +21,6 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.runtime import lifetime, logs
 from outboxkit.statements.dialects import DRIVERS
 
-with needs_extra(__name__):
-    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
-
 ASYNC_DRIVERS = {backend: f"{backend}+{driver}" for backend, driver in DRIVERS.items()}
 MEMORY = "memory:"
 SILENCE = {
@@ -168,18 +165,18 @@ def _sqlite(target: URL, *, begin: str = "BEGIN IMMEDIATE") -> AsyncEngine:
 
     @event.listens_for(engine.sync_engine, "connect")
     def _use_wal(connection: Any, _: Any) -> None:
-        _retry_if_busy(connection.cursor().execute, "PRAGMA journal_mode = WAL")
+        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random  # noqa: PLC0415 - for SQLite
+
+        # To change the mode of a file, SQLite itself does not wait for a writer.
+        retried = Retrying(
+            retry=retry_if_exception(lambda error: getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY),
+            wait=wait_random(0, 0.02),
+            stop=stop_after_delay(engines.SQLITE_BUSY_SECONDS),
+            reraise=True,
+        )
+        retried(connection.cursor().execute, "PRAGMA journal_mode = WAL")
 
     return engine
-
-
-# SQLite does not wait for a writer if it changes the mode of a file, which would be a deadlock of two that do.
-_retry_if_busy = Retrying(
-    retry=retry_if_exception(lambda error: getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY),
-    wait=wait_random(0, 0.02),
-    stop=stop_after_delay(engines.SQLITE_BUSY_SECONDS),
-    reraise=True,
-)
 
 
 def publisher(
