@@ -114,7 +114,7 @@ DRIVERS: dict[str, str | tuple[str, ...]] = {
     "httpx": "brokers/http",
     **dict.fromkeys(("opentelemetry", "prometheus_client"), "telemetry"),
     "psycopg": ("database", "relay", "runtime/urls"),
-    "tenacity": "runtime/outage",
+    "tenacity": ("runtime/outage", "runtime/process"),
 }
 
 

@@ -38,7 +38,7 @@ def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, 
     Example: outboxkit audit list --since 7d
     """
     begin = point_in_time("--since", since, utc_now()) or BEGINNING
-    actions = in_transaction(settings, "audit", partial(audit.read_actions, since=begin, limit=limit))
+    actions = in_transaction(settings, "audit", partial(audit.read_actions, since=begin, limit=limit), only_reads=True)
     if as_json:
         print_json(actions)
     elif not actions:

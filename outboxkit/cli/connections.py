@@ -16,21 +16,23 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def connected(url: str | Settings, command: str, *, pool_size: int = 5) -> AsyncIterator[AsyncEngine]:
-    """An engine whose sessions are named after the command."""
+async def connected(
+    url: str | Settings, command: str, *, pool_size: int = 5, only_reads: bool = False
+) -> AsyncIterator[AsyncEngine]:
+    """An engine whose sessions are named after the command. One that `only_reads` keeps no writer of SQLite waiting."""
     text = compose.database_url(url) if isinstance(url, Settings) else url
-    engine = process.engine(text, name=f"outboxkit {command}", pool_size=pool_size)
+    engine = process.engine(text, name=f"outboxkit {command}", pool_size=pool_size, only_reads=only_reads)
     try:
         yield engine
     finally:
         await engine.dispose()
 
 
-def in_transaction(settings: Settings, command: str, work: Callable[[Connection], T]) -> T:
+def in_transaction(settings: Settings, command: str, work: Callable[[Connection], T], *, only_reads: bool) -> T:
     """The result of `work` in one transaction, on tables that this version can use."""
 
     async def run() -> T:
-        async with connected(settings, command) as engine, engine.begin() as connection:
+        async with connected(settings, command, only_reads=only_reads) as engine, engine.begin() as connection:
             await connection.run_sync(schema.check)
             return await connection.run_sync(work)
 

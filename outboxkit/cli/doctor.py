@@ -15,6 +15,7 @@ from outboxkit.cli.options import AsJson, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many
+from outboxkit.exit_codes import DOUBTFUL, FAILED
 from outboxkit.inbox import Handler
 from outboxkit.operators.doctor.examine import SIDES, Examined, Side, examine
 from outboxkit.operators.doctor.installation import Installation
@@ -22,8 +23,6 @@ from outboxkit.operators.findings import Diagnosis
 from outboxkit.runtime import compose, logs
 from outboxkit.runtime.settings import Settings
 
-FAULTY, DOUBTFUL = 1, 3
-"""Exit codes if there is a problem, or else a warning."""
 LABEL = 7
 _PLACEHOLDER = re.compile(r"(?<=outboxkit consume )MODULE(\.\.\.)?(?= )")
 
@@ -53,11 +52,11 @@ def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as
     else:
         for line in _lines(report, width=fold_width()):
             typer.echo(line)
-    sys.exit(FAULTY if report.problems else DOUBTFUL if report.warnings else 0)
+    sys.exit(FAILED if report.problems else DOUBTFUL if report.warnings else 0)
 
 
 async def _examine(settings: Settings, handlers: Sequence[Handler], sides: Sequence[Side]) -> Examined:
-    async with connected(settings.database_url.get_secret_value(), "doctor") as engine:
+    async with connected(settings.database_url.get_secret_value(), "doctor", only_reads=True) as engine:
         return await examine(Installation(settings, engine, tuple(handlers)), sides)
 
 

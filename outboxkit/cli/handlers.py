@@ -27,7 +27,7 @@ def list_handlers(settings: Settings, *, as_json: AsJson = False) -> None:
 
     Example: outboxkit handlers list
     """
-    known = in_transaction(settings, "handlers", known_handlers.read_handlers)
+    known = in_transaction(settings, "handlers", known_handlers.read_handlers, only_reads=True)
     if as_json:
         print_json(known)
     elif not known:
@@ -49,7 +49,7 @@ def forget(settings: Settings, of_queue: Queue, *, by: By = None) -> None:
         forgotten = forget_queue(connection, of_queue, by=by)
         return forgotten, forget_shards(connection, of_queue, gone=GONE)
 
-    forgotten, left = in_transaction(settings, "handlers", work)
+    forgotten, left = in_transaction(settings, "handlers", work, only_reads=False)
     names_of = printable_name(", ".join(forgotten))
     typer.echo(f"forgot {many(len(forgotten), 'handler')} of queue {printable_name(of_queue)}: {names_of}")
     if left:

@@ -50,7 +50,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
             known = connection.execute(statements.activity.of_all_queues()).scalars().all()
         return begun, list(known)
 
-    begun, known = in_transaction(settings, "pause", begin)
+    begun, known = in_transaction(settings, "pause", begin, only_reads=False)
     typer.echo(str(begun))
     if (holding := asyncio.run(_wait_for_holders(settings, begun))) is not None:
         typer.echo(str(holding))
@@ -69,7 +69,7 @@ def resume(settings: Settings, what: What, *, by: By = None) -> None:
     def end(connection: Connection) -> pauses.Pause | None:
         return resume_process(connection, process, name, by=by)
 
-    ended = in_transaction(settings, "resume", end)
+    ended = in_transaction(settings, "resume", end, only_reads=False)
     if ended is None:
         typer.echo(f"{printable_name(pauses.what_of(process, name))} was not paused")
     else:

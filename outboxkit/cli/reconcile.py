@@ -164,7 +164,8 @@ async def _reconciled(
 ) -> Reconciled:
     async with AsyncExitStack() as stack:
         engines = [
-            await stack.enter_async_context(connected(url, "reconcile", pool_size=1)) for url in dict.fromkeys(both)
+            await stack.enter_async_context(connected(url, "reconcile", pool_size=1, only_reads=True))
+            for url in dict.fromkeys(both)
         ]
         so_far = list[Reconciled]()
         stack.enter_context(progress("compared", lambda: so_far[-1].compared if so_far else 0))

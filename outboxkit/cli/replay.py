@@ -99,7 +99,7 @@ def replay(
             await worker.run(stop, done)
 
     work_through(
-        *(settings, "replayed", to_do.count, lambda: done.count, work, lambda: _say(done)),
+        *(settings, "replayed", to_do.count, lambda: done.count, work, lambda: _say(done, to_do.until)),
         upto=lambda: f", up to {iso(done.upto)}" if done.upto else "",
     )
     sys.exit(FAILED if done.refused is not None else 0 if done.complete else INCOMPLETE)
@@ -107,7 +107,7 @@ def replay(
 
 async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> KeptMessages:
     async with (
-        connected(settings, "replay", pool_size=1) as engine,
+        connected(settings, "replay", pool_size=1, only_reads=True) as engine,
         replaying(engine, settings, selection, queue) as worker,
     ):
         return await worker.find()
@@ -115,7 +115,7 @@ async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> K
 
 def _doubt_names(settings: Settings, handlers: tuple[str, ...], queue: str) -> None:
     """Warn of handlers with which no consumer of the queue was seen; it may have another database."""
-    known = in_transaction(settings, "replay", read_handlers) if handlers else []
+    known = in_transaction(settings, "replay", read_handlers, only_reads=True) if handlers else []
     seen = [each.handler for each in known if each.queue == queue and each.last_seen > NEVER]
     unseen = [name for name in handlers if name not in seen]
     if seen and unseen:
@@ -148,7 +148,7 @@ def _described(messages: KeptMessages, queue: str, handlers: tuple[str, ...]) ->
     return f"{many(messages.count, 'message')} for queue {queue}{alone}, {between}{absent}"
 
 
-def _say(done: Replayed) -> None:
+def _say(done: Replayed, until: datetime) -> None:
     """Print what was done, and how to go on."""
     typer.echo(f"replayed {done.count} of {done.total}")
     if done.gone:
@@ -158,6 +158,6 @@ def _say(done: Replayed) -> None:
             err=True,
         )
     elif not done.complete and done.upto is not None:
-        typer.echo(f"to go on: --since {iso(done.upto)}", err=True)
+        typer.echo(f"to go on: --since {iso(done.upto)} --until {iso(until)}", err=True)
     if done.refused is not None:
         typer.echo(f"outboxkit: not published: {done.refused}", err=True)

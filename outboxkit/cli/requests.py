@@ -12,9 +12,9 @@ from outboxkit.cli.options import AsJson, Limit, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
-from outboxkit.errors.figures import in_utc
+from outboxkit.errors.figures import in_utc, number
 from outboxkit.exit_codes import FAILED
-from outboxkit.operators.requests import STATES, KnownRequest, find_requests, list_requests
+from outboxkit.operators.requests import STATES, WINDOW, KnownRequest, find_requests, list_requests
 from outboxkit.runtime.settings import Settings
 
 COLUMNS = {
@@ -43,12 +43,17 @@ def list_keys(
     if state not in (None, *STATES):
         raise ConfigurationError(f"--state is {printable(repr(state), 60)}: {' or '.join(STATES)} is accepted")
     found = in_transaction(
-        settings, "requests", lambda connection: list_requests(connection, scope=scope, state=state, limit=limit)
+        *(settings, "requests", lambda connection: list_requests(connection, scope=scope, state=state, limit=limit)),
+        only_reads=True,
     )
     if as_json:
         print_json(found)
     elif not found:
-        typer.echo("no request is remembered" if scope is None and state is None else "no request matches")
+        typer.echo(
+            "no request is remembered"
+            if scope is None and state is None
+            else f"no request matches among the {number(WINDOW)} that expire last"
+        )
     else:
         print_table(COLUMNS, map(_cells, found))
 
@@ -61,11 +66,11 @@ def show_key(settings: Settings, key: Key, *, as_json: AsJson = False) -> None:
 
     Example: outboxkit requests show 5b0c1f3e-order-7
     """
-    found = in_transaction(settings, "requests", lambda connection: find_requests(connection, key))
+    found = in_transaction(settings, "requests", lambda connection: find_requests(connection, key), only_reads=True)
     if as_json:
         print_json(found)
-    for number, each in enumerate([] if as_json else found):
-        typer.echo(("\n" if number else "") + "\n".join(_lines(each)))
+    for index, each in enumerate([] if as_json else found):
+        typer.echo(("\n" if index else "") + "\n".join(_lines(each)))
     if not found:
         typer.echo(
             f"no request has the key {printable(repr(key), 120)}: it was never taken, or it has expired", err=True
@@ -85,13 +90,14 @@ def _state(request: KnownRequest) -> str:
 
 
 def _lines(request: KnownRequest) -> Iterator[str]:
-    status = None if request.response_status is None else str(request.response_status)
+    status = None if request.response_status is None else f"status {request.response_status}"
+    again = "" if request.state == "expired" else "; a repetition gets it again"
     for label, text in (
         ("key", request.key),
         ("scope", request.scope),
         ("caller", request.principal or "anybody: the key is nobody's own"),
         ("state", _state(request)),
-        ("answer", status and f"status {status}; a repetition gets it again"),
+        ("answer", status and status + again),
         ("taken", in_utc(request.created_at)),
         ("kept until", in_utc(request.expires_at)),
     ):

@@ -111,7 +111,7 @@ class _Part(admin.Worker, Protocol):
 
 
 async def _drain(settings: Settings, handlers: Sequence[Handler], wiring: Wiring, stop: asyncio.Event) -> int:
-    """Publish what is due and handle it. The consumer goes first, too: it declares the queue."""
+    """Publish what is due, handle it, and so on with what handlers add. The consumer goes first: it declares the queue."""
     await _make_missing_tables(settings)
     patience = settings.publish_timeout
     if not _has_broker(settings):
@@ -119,13 +119,21 @@ async def _drain(settings: Settings, handlers: Sequence[Handler], wiring: Wiring
             drained = await drain_relay(relay, stop, patience=patience)
         return show_drained(drained)
     async with compose.consumer(settings, handlers, wiring=wiring, drain=True) as consumer:
-        before = await drain_consumer(consumer, stop)
-    async with compose.relay(settings) as relay:
-        drained = await drain_relay(relay, stop, patience=patience)
-    code = show_drained(drained)
-    async with compose.consumer(settings, handlers, wiring=wiring, drain=True) as consumer:
         consumed = await drain_consumer(consumer, stop)
-    return max(code, show_consumed(replace(consumed, outcomes=before.outcomes + consumed.outcomes)))
+    code, outcomes, is_first = 0, consumed.outcomes, True
+    while True:
+        async with compose.relay(settings) as relay:
+            drained = await drain_relay(relay, stop, patience=patience)
+        if is_first or drained.published or not drained.is_complete:
+            code = max(code, show_drained(drained))
+        if not is_first and not drained.published:
+            break
+        async with compose.consumer(settings, handlers, wiring=wiring, drain=True) as consumer:
+            consumed = await drain_consumer(consumer, stop)
+        outcomes, is_first = outcomes + consumed.outcomes, False
+        if not drained.published or stop.is_set():
+            break
+    return max(code, show_consumed(replace(consumed, outcomes=outcomes)))
 
 
 async def _run(

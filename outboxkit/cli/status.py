@@ -41,7 +41,7 @@ def status(settings: Settings, *, as_json: AsJson = False) -> None:
 
 
 async def _read(settings: Settings) -> Status:
-    async with connected(settings.database_url.get_secret_value(), "status") as engine:
+    async with connected(settings.database_url.get_secret_value(), "status", only_reads=True) as engine:
         return await read_status(Installation(settings, engine))
 
 

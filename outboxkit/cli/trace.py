@@ -68,7 +68,9 @@ def trace(
 
 async def _trace(query: TraceQuery, urls: Sequence[str]) -> Trace:
     async with AsyncExitStack() as stack:
-        engines = [await stack.enter_async_context(connected(url, "trace", pool_size=1)) for url in urls]
+        engines = [
+            await stack.enter_async_context(connected(url, "trace", pool_size=1, only_reads=True)) for url in urls
+        ]
         return await trace_messages(engines, query)
 
 

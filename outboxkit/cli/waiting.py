@@ -60,7 +60,7 @@ def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 
     Example: outboxkit waiting list --due-after 90d
     """
     find = partial(find_waiting, waiting=filters.selection(), limit=limit + 1)
-    rows, now = in_transaction(settings, "waiting", find)
+    rows, now = in_transaction(settings, "waiting", find, only_reads=True)
     if as_json:
         print_json({"waiting": [dict(row._mapping) for row in rows[:limit]], "more": len(rows) > limit})  # noqa: SLF001 - its public view
     elif not rows:
@@ -123,11 +123,13 @@ def _change(
         wanted = "one of ids, filters such as --type and --due-after, and --all is accepted"
         raise ConfigurationError(f"{change} which messages? Exactly {wanted}")
     selection, done = filters.selection(tuple(ids)), ChangedMessages()
-    counts = in_transaction(settings, "waiting", partial(survey_waiting, waiting=selection))
+    counts = in_transaction(
+        settings, "waiting", partial(survey_waiting, waiting=selection, change=change), only_reads=True
+    )
     if counts.count < len(set(ids)):
         raise ConfigurationError(
-            f"{counts.count} of {len(set(ids))} ids are of messages that wait: the others went out already, or are "
-            "misspelt; `outboxkit waiting list` has those that are accepted"
+            f"{counts.count} of {len(set(ids))} ids are of messages that wait: the others are due, have gone out, or "
+            "are misspelt; `outboxkit waiting list` has those that are accepted"
         )
     typer.echo(f"{many(counts.count, 'message')} to be {verb}" + (":" if counts.count else ""))
     for row in counts.kinds:

@@ -1,7 +1,6 @@
 """One effect: its record, the decision that follows from it, and its steps, each in a transaction of its own."""
 
 import socket
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -102,8 +101,6 @@ EFFECT_KEY_LIMIT = 600
 """Characters of a key."""
 IN_MEMORY = ":memory:"
 
-_default_key_used: ContextVar[Handling | None] = ContextVar("outboxkit_default_key_used", default=None)
-
 
 @dataclass(frozen=True, slots=True)
 class EffectRun:
@@ -196,13 +193,13 @@ def _default_key(within: Handling | None) -> str:
             "effects.once needs a key if no handler is running: the name of the effect at each run, such as "
             "f'receipt-{order.id}'"
         )
-    if _default_key_used.get() is within:
+    if within.effects:
         raise ConfigurationError(
             f"handler {within.handler!r} has a second effect, and both would have the same name: give each a key of "
             "its own, such as f'receipt-{order.id}'"
         )
-    _default_key_used.set(within)
-    return f"{len(within.handler)}:{within.handler}:{within.message.id}"
+    within.effects.append(key := f"{len(within.handler)}:{within.handler}:{within.message.id}")
+    return key
 
 
 def _checked(key: str) -> str:

@@ -134,18 +134,17 @@ class IdempotencyMiddleware:
         """Serve one connection of the server."""
         if scope["type"] != "http" or not self._when(scope):
             return await self._app(scope, receive, send)
-        has_key = self._rules.required or bool(header_lines(scope, "idempotency-key"))
+        if not (self._rules.required or header_lines(scope, "idempotency-key")):
+            with bind(UnrecordedSteps()):
+                return await self._app(scope, receive, send)
         try:
-            caller = await self._caller(scope) if has_key else None  # first, so that the body of a stranger is not read
+            caller = await self._caller(scope)  # first, so that the body of a stranger is not read
             body = await read_body(scope, receive, self._rules.max_body)
             if body is None:  # the client has left
                 return None
-            request_key = request_key_of(scope, body) if has_key else None
+            request_key = request_key_of(scope, body)
         except Problem as problem:
             return await answer.send_response(send, answer.problem_response(problem))
-        if request_key is None:
-            with bind(UnrecordedSteps()):
-                return await self._app(scope, replayed(body, receive), send)
         run = _LeasedRun(self._session_factory, self._rules, Run(self._rules, request_key, caller, self._lease))
         return await self._to_its_end(run.serve(self._app, scope, body, send))
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -77,7 +78,7 @@ def redacted(text: str) -> str:
 def filter_of(selection: Any) -> dict[str, Any]:
     """The fields of a selection that say something."""
     values = {field.name: getattr(selection, field.name) for field in fields(selection)}
-    return {name: value for name, value in values.items() if value not in (None, (), False)}
+    return {name: value for name, value in values.items() if value not in (None, (), frozenset(), False)}
 
 
 def record_action(
@@ -175,7 +176,7 @@ def _json(filter_: Mapping[str, Any]) -> str:
 def _short(value: Any) -> Any:
     if isinstance(value, str):
         return storable(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | frozenset):
         more = [f"and {len(value) - MOST_NAMED} more"] if len(value) > MOST_NAMED else []
-        return [_short(one) for one in value[:MOST_NAMED]] + more
+        return [_short(one) for one in islice(value, MOST_NAMED)] + more
     return value

@@ -367,8 +367,8 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
         commands=(
             "outboxkit dead show {number}",
-            "outboxkit dead replay --side outbox --key {shell_key}",
-            "outboxkit dead discard --side outbox --key {shell_key}",
+            "outboxkit dead replay --side outbox --key {shell_key} --destination {destination}",
+            "outboxkit dead discard --side outbox --key {shell_key} --destination {destination}",
         ),
         alerts=("OutboxkitParkedKeys",),
     ),
@@ -390,7 +390,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         what="{calls} to other systems may have happened or not.",
         why="The process ended between the call and its record. Only the other system knows.",
         cure="The next run decides as its on_unknown says. If none comes, ask the other system about these keys:",
-        commands=("SELECT key, started_at FROM outboxkit_effect WHERE state = 'started' AND locked_until < now();",),
+        commands=("SELECT key FROM outboxkit_effect WHERE state = 'started' AND locked_until < CURRENT_TIMESTAMP;",),
     ),
     "handler-name-shared": FindingKind(
         severity=PROBLEM,

@@ -65,7 +65,7 @@ def read_page(connection: Connection, filter_: Choice, *, after: Place | None, l
     for walk in walks:
         statement = listing.page_of_messages(filter_, walk, after)
         found = connection.execute(statement, {"window": WINDOW, "limit": limit + 1}).all()
-        if found and not found[-1].is_match:
+        if found and found[-1].number == WINDOW:
             end = min(filter(None, (end, place(found[-1]))))
         rows += [row for row in found if row.is_match]
     rows.sort(key=place, reverse=walks[0].backwards)

@@ -265,7 +265,8 @@ async def _count_left(
     dialect, ids = sink.dialect.name, {"ids": list(left)}
     letters = defaultdict[str, list[Any]](list)
     for row in await sink.execute(sql.reconciliation.letters_of(dialect), ids):
-        if row.handler in (None, tally.handler):
+        is_of_queue = row.handler is None and (row.queue in tally.queues or not tally.queues)
+        if row.handler == tally.handler or is_of_queue:
             letters[row.message_id].append(row)
     queues = (await sink.execute(statements.status.queues_with_crashes(), {"most": MOST_QUEUES})).scalars()
     ours = [queue for queue in queues if queue in tally.queues]

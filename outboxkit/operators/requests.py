@@ -19,6 +19,7 @@ class KnownRequest:
     """A request that the ledger remembers.
 
     Attributes:
+        state: `expired` from `expires_at` on, until the row is pruned.
         scope: the operation, such as `POST /orders`.
         principal: the caller, or a digest of a long name; None: the key is nobody's own.
         response_status: of the answer; None: there is none yet.
@@ -40,17 +41,18 @@ def list_requests(
     connection: Connection, *, scope: str | None = None, state: str | None = None, limit: int = 50
 ) -> list[KnownRequest]:
     """The requests whose keys expire last, at most `limit`; those that match are looked for among the last `WINDOW`."""
-    read_now(connection)
+    now = read_now(connection)
     wanted = {"of_scope": scope, "of_state": state, "window": WINDOW, "limit": limit}
-    return [_known(row) for row in connection.execute(statements.idempotency.newest_requests(), wanted)]
+    return [_known(row, now) for row in connection.execute(statements.idempotency.newest_requests(), wanted)]
 
 
 def find_requests(connection: Connection, key: str, *, limit: int = 50) -> list[KnownRequest]:
     """The requests with this key, in every scope and of every caller."""
-    read_now(connection)
+    now = read_now(connection)
     rows = connection.execute(statements.idempotency.requests_with_key(), {"of_key": key, "limit": limit})
-    return [_known(row) for row in rows]
+    return [_known(row, now) for row in rows]
 
 
-def _known(row: Row[Any]) -> KnownRequest:
-    return KnownRequest(**dict(row._mapping) | {"principal": row.principal or None})  # noqa: SLF001 - its public view
+def _known(row: Row[Any], now: datetime) -> KnownRequest:
+    state = "expired" if row.expires_at <= now else row.state
+    return KnownRequest(**dict(row._mapping) | {"principal": row.principal or None, "state": state})  # noqa: SLF001 - its public view

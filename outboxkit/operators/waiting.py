@@ -56,10 +56,10 @@ def find_waiting(
     return connection.execute(sql.waiting.next_due(waiting), {"limit": limit}).all(), now
 
 
-def survey_waiting(connection: Connection, waiting: WaitingSelection) -> WaitingCounts:
-    """Count the messages of a selection."""
-    read_now(connection)
-    return WaitingCounts(connection.execute(sql.waiting.count_by_type(waiting)).all())
+def survey_waiting(connection: Connection, waiting: WaitingSelection, change: Change) -> WaitingCounts:
+    """Count the messages of a selection that the change would change."""
+    counted, now = sql.waiting.count_by_type(waiting, later=change == "due-now"), read_now(connection)
+    return WaitingCounts(connection.execute(counted, {"now": now} if change == "due-now" else {}).all())
 
 
 async def change_waiting(

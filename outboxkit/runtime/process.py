@@ -46,7 +46,14 @@ configure_log = logs.configure_log
 run, leave = lifetime.run, lifetime.leave
 
 
-def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
+def engine(
+    url: str,
+    *,
+    name: str,
+    pool_size: int = 5,
+    idle_in_transaction: timedelta | None = None,
+    only_reads: bool = False,
+) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
     On PostgreSQL its connections are called `name`. Their times are in UTC and in the format that the driver reads,
@@ -54,8 +61,8 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     under names of their own. The server ends one that leaves a transaction idle for longer than `idle_in_transaction`:
     a relay whose machine froze gives its rows back.
 
-    On SQLite every transaction takes the writer lock at its start. The database is in WAL mode, so that readers are not
-    held up.
+    On SQLite every transaction takes the writer lock at its start, unless the engine `only_reads`. The database is in
+    WAL mode, so that readers are not held up.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
@@ -66,7 +73,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         raise ConfigurationError(f"{target.get_backend_name()!r} is not supported; postgresql and sqlite are")
     target = target.set(drivername=driver)
     if driver.startswith("sqlite"):
-        return _sqlite(target)
+        return _sqlite(target, begin="BEGIN" if only_reads else "BEGIN IMMEDIATE")
     from outboxkit.database.connections import (  # noqa: PLC0415 - psycopg, which SQLite does without
         Connection,
         name_apart,

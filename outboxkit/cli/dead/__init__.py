@@ -51,7 +51,7 @@ def _ask(
     """The result of `work`, which gets the dead letters and the database's time."""
 
     async def run() -> T:
-        async with connected(settings, "dead") as engine:
+        async with connected(settings, "dead", only_reads=True) as engine:
             letters = DeadLetters(engine, rules=rules)
             return await work(letters, await letters.now())
 
@@ -163,7 +163,7 @@ def replay(
     if not survey.replayable:
         sys.exit(INCOMPLETE if survey.count and not options.dry_run else 0)
     if options.is_confirmed("Replay them?", "replayed"):
-        sys.exit(_run(settings, "replayed", selection, survey.replayable, rules, rate, options.by))
+        sys.exit(_run(settings, "replayed", selection, survey, rules, rate, options.by))
 
 
 @with_options(unlisted="filters")
@@ -183,13 +183,13 @@ def discard(
 
     Example: outboxkit dead discard 7 --yes
     """
-    selection, survey = _plan(settings, "discard", filters, ids or [], ReplayRules(), all_=all_)
+    selection, survey = _plan(settings, "discard", filters, ids or [], None, all_=all_)
     if survey.count and options.is_confirmed("Discard them?", "discarded"):
-        sys.exit(_run(settings, "discarded", selection, survey.count, ReplayRules(), None, options.by))
+        sys.exit(_run(settings, "discarded", selection, survey, None, None, options.by))
 
 
 def _plan(
-    settings: Settings, what: str, filters: Filters, ids: list[str], rules: ReplayRules, *, all_: bool
+    settings: Settings, what: str, filters: Filters, ids: list[str], rules: ReplayRules | None, *, all_: bool
 ) -> tuple[Selection, Survey]:
     """The dead letters that are to be resolved; prints what will be done with them."""
     if all_ + bool(ids) + (not filters.is_empty) > 1:
@@ -207,7 +207,7 @@ def _plan(
         selection = with_ids(filters.selection(now), ids)
         every = changed(selection, resolved=True)
         rows = (await letters.find(every, limit=MOST_NAMED * 10)).rows if ids else ()
-        return selection, await letters.survey(selection), rows
+        return selection, await letters.survey(selection, judged=0 if rules is None else None), rows
 
     selection, survey, rows = _ask(settings, count, rules)
     refuse_missing(ids, rows)
@@ -235,19 +235,20 @@ def _run(
     settings: Settings,
     as_: Resolution,
     selection: Selection,
-    total: int,
-    rules: ReplayRules,
+    survey: Survey,
+    rules: ReplayRules | None,
     rate: float | None,
     by: str | None,
 ) -> int:
-    """Resolve the dead letters, and print what was done; returns the exit code."""
+    """Resolve the dead letters that were surveyed, and print what was done; returns the exit code."""
     done, has_relay = Resolved(), None
+    total = survey.replayable if as_ == "replayed" else survey.count
 
     async def work(stop: asyncio.Event) -> None:
         nonlocal has_relay
         async with connected(settings, "dead") as engine:
             letters = DeadLetters(engine, rules=rules, rate=rate, by=by)
-            await letters.resolve(as_, selection, stop, done)
+            await letters.resolve(as_, selection, stop, done, upto=survey.upto)
             has_relay = await letters.has_relay()
 
     def say() -> None:

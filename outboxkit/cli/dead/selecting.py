@@ -40,7 +40,7 @@ class Filters:
     key: Key = None
     reason: Reason = None
     side: Side = None
-    destination_: Destination = None
+    destination: Destination = None
     handler: Handler = None
     error: ErrorText = None
     older_than: Older = None
@@ -73,7 +73,7 @@ class Filters:
             key=self.key,
             reason=self.reason,
             side=self.side,
-            destination=self.destination_,
+            destination=self.destination,
             handler=self.handler,
             error=self.error,
             before=older,

@@ -179,6 +179,7 @@ def check_dead_letters(database: Database) -> Iterator[Diagnosis]:
                     others=f" {many(keys, 'key')}{_to(name)} are parked in all." if keys > _TOP else "",
                     number=letter.id,
                     shell_key=shell_word(key),
+                    destination=shell_word(name),
                 )
     yield from _of_open(database)
 

@@ -79,11 +79,11 @@ def handled_types() -> Select[Any]:
 
 
 def letters_of(dialect: str) -> Select[Any]:
-    """The dead letters of the inbox with one of these message ids, by handler, and how they were resolved.
+    """The dead letters of the inbox with one of these message ids, by queue and handler, and how they were resolved.
 
     Parameters: ids. Index: outboxkit_dead_letter_message. Locks: none.
     """
-    columns = (dead_letter.c.message_id, dead_letter.c.handler, dead_letter.c.resolution, dead_letter.c.resolved_at)
+    columns = (dead_letter.c[name] for name in ("message_id", "queue", "handler", "resolution", "resolved_at"))
     of_inbox = dead_letter.c.side == literal_column("'inbox'")
     return select(*map(readable, columns)).where(of_inbox, among(dialect, dead_letter.c.message_id, "ids"))
 

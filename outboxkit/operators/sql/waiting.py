@@ -40,15 +40,17 @@ def next_due(waiting: WaitingSelection) -> Select[Any]:
     return select(*columns).where(_are(waiting)).order_by(*order).limit(_LIMIT)
 
 
-def count_by_type(waiting: WaitingSelection) -> Select[Any]:
+def count_by_type(waiting: WaitingSelection, *, later: bool) -> Select[Any]:
     """The waiting messages of a selection by type and destination, their first and last due times and highest position.
 
-    Reads every one of them. Indexes: as `next_due`. Locks: none.
+    Reads every one of them, or those that are due `later` than now. Parameters: now, if so. Indexes: as `next_due`.
+    Locks: none.
     """
     kind, due = (outbox.c.type, outbox.c.destination), outbox.c.due_at
     figures = (func.count().label("rows"), func.min(due).label("first"), func.max(due).label("last"))
     highest = func.max(outbox.c.position).label("upto")
-    return select(*kind, *figures, highest).where(_are(waiting)).group_by(*kind).order_by(func.count().desc(), *kind)
+    conditions = (_are(waiting), *([_is_later] if later else []))
+    return select(*kind, *figures, highest).where(*conditions).group_by(*kind).order_by(func.count().desc(), *kind)
 
 
 def make_due(waiting: WaitingSelection) -> Update:

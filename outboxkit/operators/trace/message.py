@@ -220,9 +220,11 @@ class _Draft:
                 text = f"{legible(row.handler)} handled it at {in_utc(row.processed_at)}"
                 yield Explanation("handled", text, (), database.name)
         if not part.waiting and self._was_sent():
-            done = {row.handler for row in part.handled} | {row.handler for row in part.letters if row.side == "inbox"}
+            letters = [row for row in part.letters if row.side == "inbox"]
+            done = {row.handler for row in (*part.handled, *letters) if row.handler is not None}
             done |= {name for row in part.crashes if row.error is not None for name in (row.handler or "").split(", ")}
-            yield from reasons.not_handled(message, database, done, self._since)
+            ended = {row.queue for row in letters if row.handler is None}
+            yield from reasons.not_handled(message, database, done, ended, self._since)
         yield from (reasons.of_letter(row, database) for row in part.letters if row.resolution is not None)
 
     def _was_sent(self) -> bool:

@@ -57,7 +57,8 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
         return _locked(around.lock, relay, now)
     if (parking := around.parking) is not None:
         dead = f"dead letter {parking.id}, message {legible(parking.message_id)}, {legible(parking.reason)}"
-        cure = commands_of("key-parked", number=parking.id, shell_key=shell_word(row.key))
+        where = {"shell_key": shell_word(row.key), "destination": shell_word(row.destination)}
+        cure = commands_of("key-parked", number=parking.id, **where)
         return "parked", f"{key} is parked by {dead}{because(parking)}", cure
     if around.held is not None:
         return _behind(key, around.held)
@@ -171,16 +172,14 @@ def is_younger(handler: KnownHandler, since: datetime | None) -> bool:
 
 
 def not_handled(
-    message: Any, database: DatabaseRows, done: Collection[str | None], since: datetime | None
+    message: Any, database: DatabaseRows, done: Collection[str], ended: Collection[str], since: datetime | None
 ) -> Iterator[Explanation]:
     """A reason for the handlers that take this type and have neither handled nor given up the message.
 
-    `done` are those that have handled it or given it up; None stands for all. `since` is when it was
-    published, or added.
+    `done` are those that have handled it or given it up; `ended` are the queues in which it was given up before any
+    handler. `since` is when it was published, or added.
     """
-    if None in done:
-        return
-    left = [each for each in database.expected(message) if each.handler not in done]
+    left = [each for each in database.expected(message) if each.handler not in done and each.queue not in ended]
     if late := [each for each in left if is_younger(each, since)]:
         seen = [f"{_named(each)} (first seen at {in_utc(each.first_seen)})" for each in late]
         text = f"younger than the message, and so without it, unless it was replayed: {', '.join(seen)}"

@@ -128,7 +128,7 @@ async def test_a_row_that_is_parked_meanwhile_is_not_cancelled(pg_engine: Engine
 def counted(engine: Engine, selection: WaitingSelection) -> int:
     """The highest position of the selection."""
     with engine.connect() as connection:
-        return survey_waiting(connection, selection).upto
+        return survey_waiting(connection, selection, "due-now").upto
 
 
 def waiting_for_rows(engine: Engine) -> int:

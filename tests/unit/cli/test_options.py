@@ -63,6 +63,12 @@ def test_a_command_takes_every_setting_as_an_option_and_lists_some():
         assert {parameter.name for parameter in COMMANDS[name].params} >= set(Settings.model_fields)
 
 
+def test_no_command_has_an_option_twice():
+    for name, command in COMMANDS.items():
+        options = [option for parameter in command.params for option in parameter.opts]
+        assert len(options) == len(set(options)), name
+
+
 def hidden(parameter: Any) -> bool:
     return bool(getattr(parameter, "hidden", False))
 

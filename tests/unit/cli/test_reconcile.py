@@ -115,13 +115,15 @@ def test_every_fate_has_a_count(reconcile: Any, database_url: str, consumer_url:
         consumer_url,
         tables.dead_letter,
         LETTER | {"message_id": "dead", "handler": "H"},
-        LETTER | {"message_id": "malformed"},
+        LETTER | {"message_id": "malformed", "queue": "q"},
+        LETTER | {"message_id": "gone", "queue": "another"},
+        LETTER | resolved | {"message_id": "gone", "queue": "another", "resolution": "discarded", "handler": None},
         LETTER | {"message_id": "gone", "handler": "Other"},
         LETTER | {"message_id": "gone", "handler": "H", "side": "outbox"},
         LETTER | resolved | {"message_id": "replayed"},
         LETTER | resolved | {"message_id": "put-back"},
         LETTER | resolved | {"message_id": "replayed-now", "resolved_at": datetime.now(UTC) + HOUR},
-        LETTER | resolved | {"message_id": "discarded", "resolution": "discarded", "handler": None},
+        LETTER | resolved | {"message_id": "discarded", "queue": "q", "resolution": "discarded", "handler": None},
     )
     ended = reconcile("--json")
     assert ended.code == 1

@@ -44,7 +44,9 @@ def test_keys_are_listed_without_anything_of_the_request_or_the_answer(run: Run,
 def test_bad_input_and_unknown_keys_are_told(run: Run, engine: Engine, database_url: str):
     on = ("--database-url", database_url)
     assert run("requests", "list", "--state", "open", *on).code == 2
-    assert run("requests", "list", "--scope", "GET /", *on).out == "no request matches\n"
+    assert (
+        run("requests", "list", "--scope", "GET /", *on).out == "no request matches among the 10 000 that expire last\n"
+    )
     unknown = run("requests", "show", "k\x1b[31m", *on)
     assert (unknown.code, unknown.out) == (1, "")
     assert "it was never taken, or" in unknown.err

@@ -1,6 +1,8 @@
 """What an effect is known by, and which sessions are of use to it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,8 +46,8 @@ def test_no_two_pairs_have_one_key():
 
 
 def test_a_second_effect_of_a_handler_needs_a_key():
-    with handling(message(), handler="Send"):
-        ask()
+    with handling(message(), handler="Send"), ThreadPoolExecutor() as others:
+        others.submit(copy_context().run, ask).result()
         with pytest.raises(ConfigurationError, match=r"handler 'Send' has a second effect.*give each a key of its own"):
             ask()
         assert ask("own").key == "own"

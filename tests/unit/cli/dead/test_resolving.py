@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from outboxkit import ids
-from outboxkit.operators.deadletters import DeadLetters, Resolved
+from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved
 from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows
 from tests.unit.cli.conftest import Run
 
@@ -123,8 +123,38 @@ def test_a_replay_asks_unless_yes_is_given(run: Run, engine: Engine, monkeypatch
     assert not untouched(engine)
 
 
+@pytest.mark.parametrize("command", ["replay", "discard"])
+def test_what_dies_after_the_plan_was_shown_is_left(
+    run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    class Late(Terminal):
+        def readline(self, size: int | None = -1, /) -> str:
+            fill(engine, [dead(2)])
+            return "y\n"
+
+    fill(engine, [dead(1)])
+    monkeypatch.setattr("sys.stdin", Late())
+    ended = run("dead", command, "--all")
+    assert (ended.code, "1 of 1 by alice" in ended.out) == (0, True)
+    assert [row.resolution is None for row in letters(engine).values()] == [False, True]
+
+
+def test_a_destination_is_a_filter(run: Run, engine: Engine):
+    fill(engine, [dead(1), dead(2, destination="payments")])
+    ended = run("dead", "discard", "--type", "OrderConfirmed", "--destination", "payments", "--yes")
+    assert ended.out.endswith("discarded 1 of 1 by alice\n")
+    assert [row.resolution for row in letters(engine).values()] == [None, "discarded"]
+    assert "no open dead letter matches" in run("dead", "list", "--destination", "payments").out
+
+
+def test_a_discard_does_not_judge_what_it_gives_up(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ReplayRules, "refusal", None)
+    fill(engine, [buried(OLD)])
+    assert run("dead", "discard", "--all", "--yes").out.endswith("discarded 1 of 1 by alice\n")
+
+
 def test_a_stop_in_the_middle_says_what_goes_on(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    async def stopped(self: DeadLetters, as_: str, selection: object, stop: object, done: Resolved, *_: object) -> None:
+    async def stopped(_: object, __: str, ___: object, ____: object, done: Resolved, *, upto: int) -> None:
         done.count, done.by = 1, "alice"
 
     fill(engine, [dead(1), dead(2)])

@@ -45,7 +45,7 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             Surroundings(parking=PARKING, held=FAILED),
             "parked",
             "parked by dead letter 3",
-            "dead replay --side outbox --key order-1",
+            "dead replay --side outbox --key order-1 --destination default",
         ),
         (
             {},
@@ -74,7 +74,7 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             Surroundings(parking=PARKING),
             "parked",
             "its key order-1 is parked by dead letter 3, message m-0, rejected: too large",
-            "dead replay --side outbox --key order-1",
+            "dead replay --side outbox --key order-1 --destination default",
         ),
         ({"held": True, "due_at": PARKED}, Surroundings(), "parked", "no open dead letter parks it any more", ""),
         (
@@ -169,15 +169,17 @@ def test_handlers_that_have_not_handled_it_are_known_by_their_types():
             registered("Else", types=("OrderCancelled",)),
         ]
     )
-    (reason,) = reasons.not_handled(kept(), there, {"H"}, None)
+    (reason,) = reasons.not_handled(kept(), there, {"H"}, (), None)
     assert reason.text.startswith("not handled by G of queue other. It is in the queue")
     assert reason.text.endswith("or its queue was not bound")
-    (young,) = reasons.not_handled(kept(), there, {"H"}, NOW)
+    (young,) = reasons.not_handled(kept(), there, {"H"}, (), NOW)
     assert "bound" not in young.text
     assert [each.handler for each in there.expected(kept(queue="q"))] == ["H"]
     assert there.expected(kept(destination="payments")) == []
-    assert list(reasons.not_handled(kept(), there, {None}, None)) == []
-    assert list(reasons.not_handled(kept(), there, {"H", "G"}, None)) == []
+    (elsewhere,) = reasons.not_handled(kept(), there, (), {"q", "a queue without handlers"}, NOW)
+    assert elsewhere.text.startswith("not handled by G of queue other. ")
+    assert list(reasons.not_handled(kept(), there, (), {"q", "other"}, None)) == []
+    assert list(reasons.not_handled(kept(), there, {"H", "G"}, (), None)) == []
 
 
 def test_handlers_that_came_after_the_message_are_named_as_such():
@@ -185,7 +187,7 @@ def test_handlers_that_came_after_the_message_are_named_as_such():
     there = database(
         handlers=[registered("Old", first_seen=NOW), registered("New", **later), registered("Newer", **later)]
     )
-    left, late = reversed(list(reasons.not_handled(kept(), there, [], NOW)))
+    left, late = reversed(list(reasons.not_handled(kept(), there, (), (), NOW)))
     assert (left.kind, late.kind, late.cure) == ("not handled", "younger", ())
     assert "by Old of queue q. " in left.text
     assert "New of queue q (first seen at 2026-03-01 12:00:01 UTC), Newer of queue q" in late.text
