@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, ClassVar
 

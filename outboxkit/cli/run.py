@@ -111,7 +111,7 @@ class _Part(admin.Worker, Protocol):
 
 
 async def _drain(settings: Settings, handlers: Sequence[Handler], wiring: Wiring, stop: asyncio.Event) -> int:
-    """Publish what is due, handle it, and so on with what handlers add. The consumer goes first: it declares the queue."""
+    """Publish what is due, handle it, and go on with what that adds. The consumer goes first: it declares the queue."""
     await _make_missing_tables(settings)
     patience = settings.publish_timeout
     if not _has_broker(settings):
