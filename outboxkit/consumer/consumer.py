@@ -341,7 +341,7 @@ class Consumer:
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await sleep_unless_stopped(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:
-                if drain or not halt.is_pause:
+                if not halt.is_pause or (drain and self._watch.current is not None):
                     return dispatcher.requeued
                 await self._subscriber.close()  # which gives back what an ordered one has kept
                 await self._watch.wait_for_end(stop)
