@@ -242,10 +242,10 @@ class Consumer:
         """
         requeued = await self._work(stop, shared, drain=True)
         stopped = stop.is_set()
-        waiting = await self._outage.ride_out(self._count_waiting, stop)
+        waiting = requeued + await self._subscriber.waiting_retries()
         await self._subscriber.close()
-        away = (self._outage.words or self._clock_outage.words) if stop.is_set() else None
-        return Consumed(self.outcomes, (waiting or 0) + requeued, self._watch.current, away, stopped)
+        away = (self._outage.words or self._clock_outage.words) if stopped else None
+        return Consumed(self.outcomes, waiting, self._watch.current, away, stopped)
 
     async def _work(self, stop: asyncio.Event, shared: ProcessWide | None, *, drain: bool) -> int:
         """Dispatch deliveries; after a lost connection again, with a growing delay while nothing gets handled.
@@ -371,7 +371,3 @@ class Consumer:
 
     def _say_stopped(self) -> None:
         self._log.info("consumer stopped", **{str(name): count for name, count in self.outcomes.items()})
-
-    async def _count_waiting(self) -> int:
-        await self._subscriber.connect()
-        return await self._subscriber.waiting_retries()
