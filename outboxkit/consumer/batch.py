@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox
 from outboxkit.consumer.attempts import NOTED_FROM
 from outboxkit.consumer.decisions import Decision
-from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.handle import BLAMELESS, HandlerRunner
 from outboxkit.consumer.routing import Arrival
 from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
@@ -123,6 +123,8 @@ class BatchRunner:
             with traced([cast("Message", arrival.message) for arrival in arrivals], at=self.runner.endpoint) as span:
                 outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
                 span.counts(outcomes or (), fine=COMMITTED)
+        except BLAMELESS:
+            raise
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled():  # another error may have taken the place of the cancellation
                 raise
