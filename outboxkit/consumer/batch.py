@@ -57,7 +57,10 @@ class BatchRunner:
         return await self._handle([_Piece([arrival]) for arrival in reversed(arrivals) if not arrival.settled], stop)
 
     async def _handle(self, pieces: list[_Piece], stop: asyncio.Event) -> list[Arrival]:
-        """Handle the pieces, the last one first, and the parts of those that fail."""
+        """Handle the pieces, the last one first, and the parts of those that fail.
+
+        Behind a delivery that waits for its delay, or was requeued by a stop, none of its key is handled.
+        """
         blocked, unsettled = set[str | None](), list[Arrival]()
         while pieces:
             piece = pieces.pop()
@@ -71,13 +74,14 @@ class BatchRunner:
                 if free[0].waits is not None:
                     unsettled.append(free[0])
                     blocked.add(free[0].key)
-                continue
-            entries, lone_index = await self._entries(free)
-            if lone_index is not None:
-                pieces += reversed(_around(free, lone_index, searched=piece.searched))
             else:
-                pieces += reversed(await self._run(free, entries, piece, stop))
-            entries.clear()  # their events would be in memory beside those of the next piece
+                entries, lone_index = await self._entries(free)
+                if lone_index is not None:
+                    pieces += reversed(_around(free, lone_index, searched=piece.searched))
+                else:
+                    pieces += reversed(await self._run(free, entries, piece, stop))
+                entries.clear()  # their events would be in memory beside those of the next piece
+            blocked |= {arrival.key for arrival in free if arrival.requeued} - {None}
         return unsettled
 
     def _pieces(self, arrivals: Sequence[Arrival]) -> list[_Piece]:
