@@ -126,10 +126,6 @@ class KeyQueues:
         self._queues: dict[str, deque[Arrival]] = {}
         self._busy: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        """The number of deliveries that wait."""
-        return sum(map(len, self._waiting.values()))
-
     def add(self, arrival: Arrival) -> None:
         """Append a delivery, behind all others."""
         self._count += 1
@@ -309,7 +305,7 @@ class Routing:
         return arrival
 
     def in_thread(self, arrival: Arrival) -> bool:
-        """Whether its handlers run in threads, and so in no batch."""
+        """Whether all of its type's handlers run in threads."""
         return arrival.message.type in self._threaded
 
     def names(self, arrival: Arrival) -> list[str]:
