@@ -284,7 +284,7 @@ class Subscriber(Broker, Protocol):
         """
 
     async def waiting_retries(self) -> int:
-        """The number of messages that this subscriber has put off and not received again."""
+        """The number of messages that this subscriber has put off and not received again. Needs no connection."""
 
     async def lengths(self) -> Mapping[str, int]:
         """The number of ready messages of its queue and of those beside it, by name; none, as by default: not known.

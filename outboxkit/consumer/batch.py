@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox
 from outboxkit.consumer.attempts import NOTED_FROM
 from outboxkit.consumer.decisions import Decision
-from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.handle import BLAMELESS, HandlerRunner
 from outboxkit.consumer.routing import Arrival
 from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
@@ -57,7 +57,10 @@ class BatchRunner:
         return await self._handle([_Piece([arrival]) for arrival in reversed(arrivals) if not arrival.settled], stop)
 
     async def _handle(self, pieces: list[_Piece], stop: asyncio.Event) -> list[Arrival]:
-        """Handle the pieces, the last one first, and the parts of those that fail."""
+        """Handle the pieces, the last one first, and the parts of those that fail.
+
+        Behind a delivery that waits for its delay, or was requeued by a stop, none of its key is handled.
+        """
         blocked, unsettled = set[str | None](), list[Arrival]()
         while pieces:
             piece = pieces.pop()
@@ -71,13 +74,14 @@ class BatchRunner:
                 if free[0].waits is not None:
                     unsettled.append(free[0])
                     blocked.add(free[0].key)
-                continue
-            entries, lone_index = await self._entries(free)
-            if lone_index is not None:
-                pieces += reversed(_around(free, lone_index, searched=piece.searched))
             else:
-                pieces += reversed(await self._run(free, entries, piece, stop))
-            entries.clear()  # their events would be in memory beside those of the next piece
+                entries, lone_index = await self._entries(free)
+                if lone_index is not None:
+                    pieces += reversed(_around(free, lone_index, searched=piece.searched))
+                else:
+                    pieces += reversed(await self._run(free, entries, piece, stop))
+                entries.clear()  # their events would be in memory beside those of the next piece
+            blocked |= {arrival.key for arrival in free if arrival.requeued} - {None}
         return unsettled
 
     def _pieces(self, arrivals: Sequence[Arrival]) -> list[_Piece]:
@@ -123,6 +127,8 @@ class BatchRunner:
             with traced([cast("Message", arrival.message) for arrival in arrivals], at=self.runner.endpoint) as span:
                 outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
                 span.counts(outcomes or (), fine=COMMITTED)
+        except BLAMELESS:
+            raise
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled():  # another error may have taken the place of the cancellation
                 raise

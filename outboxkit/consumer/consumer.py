@@ -242,10 +242,10 @@ class Consumer:
         """
         requeued = await self._work(stop, shared, drain=True)
         stopped = stop.is_set()
-        waiting = await self._outage.ride_out(self._count_waiting, stop)
+        waiting = requeued + await self._subscriber.waiting_retries()
         await self._subscriber.close()
-        away = (self._outage.words or self._clock_outage.words) if stop.is_set() else None
-        return Consumed(self.outcomes, (waiting or 0) + requeued, self._watch.current, away, stopped)
+        away = (self._outage.words or self._clock_outage.words) if stopped else None
+        return Consumed(self.outcomes, waiting, self._watch.current, away, stopped)
 
     async def _work(self, stop: asyncio.Event, shared: ProcessWide | None, *, drain: bool) -> int:
         """Dispatch deliveries; after a lost connection again, with a growing delay while nothing gets handled.
@@ -341,7 +341,7 @@ class Consumer:
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await sleep_unless_stopped(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:
-                if drain or not halt.is_pause:
+                if not halt.is_pause or (drain and self._watch.current is not None):
                     return dispatcher.requeued
                 await self._subscriber.close()  # which gives back what an ordered one has kept
                 await self._watch.wait_for_end(stop)
@@ -371,7 +371,3 @@ class Consumer:
 
     def _say_stopped(self) -> None:
         self._log.info("consumer stopped", **{str(name): count for name, count in self.outcomes.items()})
-
-    async def _count_waiting(self) -> int:
-        await self._subscriber.connect()
-        return await self._subscriber.waiting_retries()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 import structlog
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 from structlog.typing import FilteringBoundLogger
@@ -49,6 +49,14 @@ NO_ANSWER = TimeoutError("the database does not answer")
 _INBOX_INSERT = re.compile(rf'INSERT INTO (\S+\.)?"?{tables.inbox.name}"? ')
 
 
+class DatabaseAway(OperationalError):
+    """The database was away for longer than the consumer's patience."""
+
+
+BLAMELESS = (*UNUSABLE, DatabaseAway)
+"""Errors of `Transactions.run` for which no message is to blame, and with which the consumer ends."""
+
+
 class Transactions:
     """Runs work in sessions of its own, and waits while the database is away."""
 
@@ -61,6 +69,7 @@ class Transactions:
         self._outage = outage
         self._threads = threads or Threads(engine, size=1, process="consumer")
         self._probing = asyncio.Lock()
+        self._outlasted: DatabaseAway | None = None
 
     async def run(self, work: Callable[[Session], T], stop: asyncio.Event, *, in_thread: bool = False) -> T | None:
         """The result of the work, once it is committed; None if `stop` was set while the database was away.
@@ -70,6 +79,7 @@ class Transactions:
         Raises:
             Exception: the work's own error, if another try would not help.
             UnusableTables, UnusableSessions: the same, if outboxkit's tables or a pooler are to blame.
+            DatabaseAway: an outage outlasted the patience; the work is not to blame.
             asyncio.CancelledError: the work's own, or that of the consumer, which `is_cancelled` tells.
         """
         lost = collided = refused = 0
@@ -97,13 +107,26 @@ class Transactions:
                 await sleep_unless_stopped(stop, conflict_delay(collided))
                 continue
             self._outage.begins(away)
-            async with self._probing:  # one probe serves all tasks that wait
-                if not stop.is_set():
-                    await self._outage.ride_out(self._probe, stop)
+            await self._ride_out(stop)
             if refused:  # the probe may have got one of the connections that the pool has, and there are no more
                 await sleep_unless_stopped(stop, jittered(0.05 * 2 ** min(refused, 5)))
             if stop.is_set():
                 return None
+
+    async def _ride_out(self, stop: asyncio.Event) -> None:
+        """Wait until the database answers, or `stop` is set. If one task gives up, so do those that wait behind it."""
+        before = self._outlasted
+        async with self._probing:
+            if self._outlasted is not None and self._outlasted is not before:
+                raise self._outlasted
+            if stop.is_set():
+                return
+            try:
+                await self._outage.ride_out(self._probe, stop)
+            except SQLAlchemyError as error:
+                cause = getattr(error, "orig", None) or error
+                self._outlasted = DatabaseAway(None, None, cause, connection_invalidated=True)
+                raise self._outlasted from error
 
     async def _once(self, work: Callable[[Session], T], *, in_thread: bool) -> T:
         if in_thread:
@@ -227,7 +250,7 @@ class HandlerRunner:
         known = None
         try:
             known = await self.transactions.run(lambda session: recall(session, names, messages.values()), stop)
-        except UNUSABLE:
+        except BLAMELESS:
             raise
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -312,7 +335,7 @@ class HandlerRunner:
                     if not arrival.done or name not in arrival.done:
                         work = partial(self._work, arrival=arrival, handler=handler, attempt=attempt)
                         outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
-                except UNUSABLE:
+                except BLAMELESS:
                     raise
                 except (Exception, asyncio.CancelledError) as error:
                     if isinstance(error, asyncio.CancelledError) and is_cancelled():

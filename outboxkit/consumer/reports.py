@@ -150,12 +150,12 @@ class HandlerRuns:
 
 @dataclass(slots=True)
 class Consumed:
-    """The totals of one `drain`.
+    """The state of a consumer at the end of a `drain`.
 
     Attributes:
-        outcomes: the outcomes, counted once for each delivery and handler.
+        outcomes: all of the consumer since it was made, counted once for each delivery and handler.
         waiting: the number of messages that wait for a later attempt.
-        paused: the pause that ended the drain, or kept it from beginning.
+        paused: the pause that was in effect.
         away: the server that was away when the drain was stopped, with its error.
         stopped: whether the drain was stopped before the queue was empty.
     """

@@ -59,6 +59,7 @@ class Arrival:
         handlers: the names of the handlers that still have to run; if empty, the delivery's own.
         is_stuck: whether it could neither be handled nor become a dead letter.
         settled: whether it was acked, requeued or copied, or the attempt to do so may have succeeded.
+        requeued: whether it was given back.
         done: the names of handlers of which one query has told that they have handled it; None: nobody has asked.
         is_duplicate: whether one of its handlers had handled it before.
         read: what a reader of foreign envelopes has found in it; None: it has not been read by one.
@@ -77,6 +78,7 @@ class Arrival:
     limits: tuple[Limit, ...] = ()
     is_stuck: bool = False
     settled: bool = False
+    requeued: bool = False
     done: frozenset[str] | None = None
     is_duplicate: bool = False
     read: Message | Malformed | None = None
@@ -93,7 +95,7 @@ class Arrival:
 
     async def requeue(self) -> None:
         """Give it back unhandled."""
-        self.settled = True
+        self.settled = self.requeued = True
         await self.delivery.requeue()
 
     async def retry(self, after: timedelta | None, *, handlers: tuple[str, ...]) -> timedelta:
@@ -123,10 +125,6 @@ class KeyQueues:
         self._waiting: dict[Mode, dict[Arrival, None]] = {mode: {} for mode in Mode}
         self._queues: dict[str, deque[Arrival]] = {}
         self._busy: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        """The number of deliveries that wait."""
-        return sum(map(len, self._waiting.values()))
 
     def add(self, arrival: Arrival) -> None:
         """Append a delivery, behind all others."""
@@ -307,7 +305,7 @@ class Routing:
         return arrival
 
     def in_thread(self, arrival: Arrival) -> bool:
-        """Whether its handlers run in threads, and so in no batch."""
+        """Whether all of its type's handlers run in threads."""
         return arrival.message.type in self._threaded
 
     def names(self, arrival: Arrival) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
@@ -14,7 +15,7 @@ from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.handle import Transactions
 from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
-from tests.unit.shop import OrderConfirmed, effects, message, rows
+from tests.unit.shop import OrderConfirmed, StockChanged, effects, message, rows
 
 ORDERED = Concurrency(2, ordered=True)
 
@@ -110,6 +111,35 @@ async def test_a_batch_that_a_stop_keeps_from_its_transaction_comes_again(
     consumer, left = bench.consumer(together), left_to_the_close(bench)
     await consumer.run(bench.stop)
     assert (consumer.outcomes, sorted(ready(bench)), left) == ({}, ["m-0", "m-1", "m-2"], [])
+
+
+@pytest.mark.parametrize("together", [1, 2])
+async def test_behind_a_part_of_a_batch_that_a_stop_gave_back_nothing_of_its_key_is_handled(
+    bench: Bench, database_url: str, together: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The database is away for the part in a thread, and back for the one in the event loop."""
+    run = Transactions.run
+
+    async def away_in_thread(self: Transactions, *given: Any, in_thread: bool = False) -> Any:
+        if in_thread:
+            bench.stop.set()
+            return None
+        return await run(self, *given)
+
+    @inbox_handler("In a thread", batch=True)
+    def in_thread(session: Session, event: StockChanged) -> None: ...
+
+    @inbox_handler("In the loop", batch=True)
+    async def in_loop(session: AsyncSession, event: OrderConfirmed) -> None:
+        await work(session, event)
+
+    monkeypatch.setattr(Transactions, "run", away_in_thread)
+    stock = {"type": "StockChanged", "payload": b'{"sku":"1","amount":"1"}'}
+    bench.put(*(order(number, key="k", **stock) for number in range(together)))
+    bench.put(order(8, key="k"), order(9, key="another"))
+    await bench.consumer(in_thread, in_loop, concurrency=ORDERED).run(bench.stop)
+    assert done(database_url) == ["order 9"]
+    assert sorted(ready(bench)) == [*(f"m-{number}" for number in range(together)), "m-8"]
 
 
 async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Bench, database_url: str):

@@ -87,7 +87,6 @@ class LanesMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts(self) -> None:
-        assert len(self.queues) == len(self.waiting)
         for way in Mode:
             assert self.queues.waiting(way) == sum(one.mode is way for one in self.waiting)
 

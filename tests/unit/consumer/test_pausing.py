@@ -1,13 +1,15 @@
 """A consumer that is paused, on SQLite; tests/integration/operators/test_pausing.py has one that is paused at work."""
 
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import inbox_handler
-from outboxkit.brokers.memory import MemorySubscriber
-from outboxkit.consumer import Consumer, Consumers
+from outboxkit.brokers.memory import MemoryDelivery, MemorySubscriber
+from outboxkit.consumer import Concurrency, Consumer, Consumers
 from outboxkit.inbox import handler_of
 from outboxkit.operators.pausing import pause_process, resume_process
 from outboxkit.runtime.workers import CONSUMER
+from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import NOW, OrderConfirmed, message
 
@@ -38,6 +40,29 @@ async def test_a_drain_of_a_paused_queue_says_so(bench: Bench):
     assert (done.paused.name, done.outcomes.total(), len(bench.subscriber.queue.ready)) == ("billing", 0, 1)
     await end(bench.engine)
     assert (await bench.drain(count)).paused is None
+
+
+async def test_a_drain_goes_on_after_a_pause_that_ended_while_its_handlers_did(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    ack = MemoryDelivery.ack
+
+    async def is_paused() -> bool:
+        return consumer.paused is not None
+
+    async def ack_after_a_pause(delivery: MemoryDelivery) -> None:  # a handler's own transaction would lock out both
+        monkeypatch.setattr(MemoryDelivery, "ack", ack)
+        await begin(bench.engine)
+        await eventually_async(is_paused)
+        await end(bench.engine)
+        await eventually_async(is_paused, lambda paused: not paused)
+        await ack(delivery)
+
+    monkeypatch.setattr(MemoryDelivery, "ack", ack_after_a_pause)
+    bench.put(*(message(id=id_) for id_ in "abc"))
+    consumer = bench.consumer(count, concurrency=Concurrency(1))
+    done = await consumer.drain(bench.stop)
+    assert (done.outcomes.total(), done.paused, len(bench.subscriber.queue.ready)) == (3, None, 0)
 
 
 async def test_a_drain_of_several_queues_says_that_one_is_paused(bench: Bench):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, tables
 from outboxkit.consumer import handle
-from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
+from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, DatabaseAway, Transactions, is_conflict
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import BatchEntryFailed
@@ -147,6 +147,31 @@ async def test_a_stop_during_an_outage_ends_it(transactions: Transactions):
     stop = asyncio.Event()
     stop.set()
     assert await transactions.run(Work(failure("57P01")), stop) is None
+
+
+async def test_one_that_gives_up_an_outage_does_so_for_all_that_wait(
+    transactions: Transactions, monkeypatch: pytest.MonkeyPatch
+):
+    transactions._outage, waits, probes = Outage("test", patience=0.0), list[object](), 0
+
+    async def probe() -> None:
+        nonlocal probes
+        probes += 1
+        while len(waits) < 5:
+            await asyncio.sleep(0.001)
+        raise failure("57P01")
+
+    monkeypatch.setattr(transactions._outage, "begins", waits.append)
+    monkeypatch.setattr(transactions, "_probe", probe)
+
+    async def give_up() -> None:
+        with pytest.raises(DatabaseAway, match="57P01"):
+            await transactions.run(Work(failure("57P01")), asyncio.Event())
+
+    await asyncio.gather(*(give_up() for _ in range(5)))
+    assert probes == 1
+    await give_up()
+    assert probes == 2, "the next outage is waited out anew"
 
 
 async def test_a_handler_that_runs_out_of_time_is_to_blame_while_the_database_answers(transactions: Transactions):
