@@ -4,7 +4,7 @@ A row that is gone by then stays gone: no statement brings it back.
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,6 +14,9 @@ from outboxkit.database.driver_rows import execute_and_commit
 from outboxkit.message import DEFAULT_DESTINATION, storable
 from outboxkit.relay.decisions import Dead, Settlement
 from outboxkit.relay.order import Batch
+
+PARKS_AGAIN = timedelta(seconds=1)
+"""The wait of rows that cannot be parked now, because an operator is at the dead letter that parks their key."""
 
 
 class SettlementWriter:
@@ -67,7 +70,8 @@ class SettlementWriter:
         for due, positions in settlement.waiting.items():
             await connection.execute(self._hold, {"positions": positions, "due": due})
         if settlement.parked:
-            await connection.execute(self._park, {"positions": settlement.parked, "of_destination": self._destination})
+            parameters = {"positions": settlement.parked, "of_destination": self._destination, "due": now + PARKS_AGAIN}
+            await connection.execute(self._park, parameters)
         deletions = [*settlement.discarded, *settlement.published, *(row.position for row in settlement.dead)]
         if deletions:
             await execute_and_commit(connection, self._forget, {"positions": deletions})

@@ -1,5 +1,7 @@
 """Settling: the fate of claimed rows, written in the transaction that claimed them or in one that follows."""
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -11,6 +13,7 @@ from sqlalchemy import (
     Text,
     Update,
     bindparam,
+    case,
     delete,
     exists,
     func,
@@ -79,26 +82,28 @@ def park(dialect: str) -> Update:
 
     A row whose transaction was slow to commit may be claimed after a later one of its key. It is not parked then.
 
-    Parameters: positions, of_destination. Indexes: the outbox's primary key, outboxkit_dead_letter_parked. Locks: on
-    PostgreSQL the dead letters that park the keys FOR SHARE, until the transaction ends. An operator who releases a key
-    at the same time waits and then finds these rows. If the key was released before, nothing is parked.
+    No dead letter is waited for: its lock can be that of an operator who has stopped in the middle. Rows behind one
+    that is locked are held until `due` and come here again. Otherwise they could be parked after their key's release.
+
+    Parameters: positions, of_destination, due. Indexes: the outbox's primary key, outboxkit_dead_letter_parked. Locks:
+    on PostgreSQL the dead letters that park the keys FOR SHARE, until the transaction ends; locked ones are skipped. An
+    operator who releases a key after that waits and then finds these rows. If it was released before, none is.
     """
     keys = select(outbox.c.key).where(_among_positions(dialect))
-    parking = select(dead_letter.c.key, dead_letter.c.position).where(
-        dead_letter.c.parked,
-        dead_letter.c.key.in_(keys),
-        dead_letter.c.destination == bindparam("of_destination", type_=String),
-    )
-    if not has_one_writer(dialect):
-        # In the order in which `resolve.lock` locks them: no deadlock.
-        parking = parking.order_by(dead_letter.c.id).with_for_update(read=True)
-    before = parking.cte("parking")
-    is_parked = exists().where(before.c.key == outbox.c.key, before.c.position < outbox.c.position)
-    return (
-        update(outbox)
-        .where(_among_positions(dialect), is_parked)
-        .values(due_at=literal(PARKED, UtcDateTime), held=True)
-    )
+    is_parking = (dead_letter.c.parked, dead_letter.c.destination == bindparam("of_destination", type_=String))
+    parking = select(dead_letter.c.key, dead_letter.c.position).where(*is_parking, dead_letter.c.key.in_(keys))
+    until: ColumnElement[Any] = literal(PARKED, UtcDateTime)
+    if has_one_writer(dialect):
+        before = parking.cte("parking")
+        is_parked = exists().where(before.c.key == outbox.c.key, before.c.position < outbox.c.position)
+    else:
+        before = parking.with_for_update(read=True, skip_locked=True).cte("parking")
+        is_locked = exists().where(before.c.key == outbox.c.key, before.c.position < outbox.c.position)
+        until = case((is_locked, until), else_=bindparam("due", type_=UtcDateTime))
+        is_parked = exists().where(
+            *is_parking, dead_letter.c.key == outbox.c.key, dead_letter.c.position < outbox.c.position
+        )
+    return update(outbox).where(_among_positions(dialect), is_parked).values(due_at=until, held=True)
 
 
 def add_reply() -> Insert:

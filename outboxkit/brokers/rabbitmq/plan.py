@@ -400,12 +400,11 @@ class PublishPlan:
         return group, later if self._group_count < MAX_GROUPS else self._without_keyed(later)
 
     def _without_keyed(self, later: list[int]) -> list[int]:
-        """The messages without a key. Those with one are not sent in this batch, so that it ends."""
+        """The messages without a key. Those with one, and later ones of it, are not sent in this batch: so it ends."""
         for index in later:
             if self.messages[index].key is not None:
-                self.receipts[index] = Receipt(
-                    Verdict.NOT_SENT, "its key is published one message at a time, the next batch goes on with it"
-                )
+                reason = "its key is published one message at a time, the next batch goes on with it"
+                self.fail(index, Receipt(Verdict.NOT_SENT, reason))
         return [index for index in later if self.receipts[index] is None]
 
 

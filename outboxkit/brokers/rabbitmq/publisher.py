@@ -114,7 +114,7 @@ class RabbitPublisher(Publisher):
         except BrokerUnavailable as error:
             reason = str(error)
         except TimeoutError:
-            reason = await self._on_timeout()
+            reason = await self._on_timeout(plan)
         self._candidates = plan.remaining_candidates()
         loss = self._channel.tracker.lost if self._channel is not None else None
         if loss is not None and loss.code == ACCESS_REFUSED and not any(plan.receipts):
@@ -189,13 +189,19 @@ class RabbitPublisher(Publisher):
         more = "" if self._exchange else ". A relay's user has this right; add the names of other work of this user"
         return connection.naming_rights(needed.command(connection.vhost(url), rights.user_of(url)), more)
 
-    async def _on_timeout(self) -> str:
-        """Close the connection, unless the broker has blocked it: it then unblocks it later and loses nothing."""
-        channel = self._channel
+    async def _on_timeout(self, plan: PublishPlan) -> str:
+        """Close the connection, unless the broker has blocked it: it then unblocks it later and loses nothing.
+
+        What was refused until then is recorded: the time limit has broken off the wait after which that is done.
+        """
+        channel, reason = self._channel, "the broker did not answer in time"
         if channel is not None and channel.is_open and channel.tracker.blocked_by is not None:
-            return _blocked(channel.tracker.blocked_by)
-        await self.close()
-        return "the broker did not answer in time"
+            reason = _blocked(channel.tracker.blocked_by)
+        else:
+            await self.close()
+        if channel is not None:
+            plan.record_refused(channel.tracker.take_refused())
+        return reason
 
     def _raise_if_blocked(self, channel: ConfirmChannel) -> None:
         if channel.tracker.blocked_by is not None:

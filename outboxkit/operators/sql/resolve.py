@@ -56,8 +56,8 @@ def lock(dialect: str) -> Select[Any]:
     Called with their siblings, so that two operators who resolve dead letters of one key come one after the other. Then
     the second knows that it is the last.
 
-    Parameters: ids. Index: the primary key. Locks: each row FOR UPDATE, in the order of their numbers; a relay that
-    parks rows of these keys waits.
+    Parameters: ids. Index: the primary key. Locks: each row FOR UPDATE, in the order of their numbers. A relay parks no
+    rows of these keys meanwhile; one that has just parked some is waited for.
     """
     return (
         select(*(dead_letter.c[name] for name in ("id", "position", "key", "parked", "side", "destination")))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -133,9 +133,12 @@ async def test_an_end_at_any_statement_loses_and_doubles_nothing(
     assert still_parked(engine) == set()
 
 
+SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+
+
 async def park(connection: AsyncConnection, positions: list[int]) -> int:
-    statement = statements.settle.park(connection.dialect.name)
-    return (await connection.execute(statement, {"positions": positions, "of_destination": "default"})).rowcount
+    parameters = {"positions": positions, "of_destination": "default", "due": SOON}
+    return (await connection.execute(statements.settle.park(connection.dialect.name), parameters)).rowcount
 
 
 async def claim(connection: AsyncConnection, positions: list[int]) -> None:
@@ -171,17 +174,25 @@ async def test_a_relay_that_parks_first_is_waited_for(pg_engine: Engine, async_p
 
 @pytest.mark.parametrize("as_", ["replayed", "discarded"])
 async def test_a_relay_that_comes_late_parks_nothing(pg_engine: Engine, async_pg_engine: AsyncEngine, as_: Resolution):
-    """The relay has seen the key parked, then the operator resolves: the relay waits, and parks nothing."""
+    """The relay has seen the key parked, then the operator resolves: the row only waits for its next attempt."""
     fill(pg_engine, [dead(10, key="a")], [waiting(20, "a", due_at=None, held=False)])
     async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
         await claim(relay, [20])
         await resolve_page(operator, as_, [1], "somebody", ReplayRules())
-        parking = asyncio.ensure_future(park(relay, [20]))
-        await until_somebody_waits(async_pg_engine)
-        await operator.commit()
-        assert await parking == 0
+        assert await asyncio.wait_for(park(relay, [20]), 5) == 1
         await relay.commit()
-    assert still_parked(pg_engine) == set()
+        await operator.commit()
+    row = outbox_rows(pg_engine)[20]
+    assert (row.due_at, row.held) == (SOON, True), "it stays before later messages of its key"
+
+
+async def test_a_relay_that_comes_after_the_operator_parks_nothing(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    fill(pg_engine, [dead(10, key="a")], [waiting(20, "a", due_at=None, held=False)])
+    async with async_pg_engine.connect() as relay:
+        await claim(relay, [20])
+        await discard(async_pg_engine)
+        assert await park(relay, [20]) == 0
+        await relay.commit()
     assert outbox_rows(pg_engine)[20].due_at is None
 
 
@@ -198,24 +209,24 @@ async def test_two_operators_at_one_key_release_it(pg_engine: Engine, async_pg_e
     assert still_parked(pg_engine) == set()
 
 
-async def test_a_relay_locks_dead_letters_in_the_order_of_operators(pg_engine: Engine, async_pg_engine: AsyncEngine):
-    """While it waits for the first it has none behind it: otherwise the two would wait for each other."""
+async def test_an_operator_who_stops_in_the_middle_is_in_the_way_of_one_key(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
     fill(
         pg_engine,
         [dead(10, key="a"), dead(11, key="b")],
         [waiting(20, "b", due_at=None, held=False), waiting(21, "a", due_at=None, held=False)],
     )
-    second = select(tables.dead_letter.c.id).where(tables.dead_letter.c.id == 2).with_for_update(nowait=True)
     async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
         await claim(relay, [20, 21])
         await resolve_page(operator, "discarded", [1], "somebody", ReplayRules())
-        parking = asyncio.ensure_future(park(relay, [20, 21]))
-        await until_somebody_waits(async_pg_engine)
-        assert (await operator.execute(second)).scalar_one() == 2
-        await operator.commit()
-        assert await parking == 1
+        assert await asyncio.wait_for(park(relay, [20, 21]), 5) == 2
         await relay.commit()
-    assert still_parked(pg_engine) == {20}
+        assert {place: row.due_at for place, row in outbox_rows(pg_engine).items()} == {20: tables.PARKED, 21: SOON}
+        await operator.rollback()
+    async with async_pg_engine.begin() as relay:
+        assert await park(relay, [21]) == 1
+    assert still_parked(pg_engine) == {20, 21}
 
 
 async def test_two_operators_with_the_same_dead_letters_replay_each_once(

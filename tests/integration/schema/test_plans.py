@@ -92,7 +92,7 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "settle.hold_rows": (statements.settle.hold_rows("postgresql"), {"positions": POSITIONS, "due": NOW}, {PRIMARY}),
     "settle.park": (
         statements.settle.park("postgresql"),
-        {"of_destination": "default", "positions": POSITIONS[:20]},
+        {"of_destination": "default", "positions": POSITIONS[:20], "due": NOW},
         {PRIMARY, PARKED},
     ),
     "settle.bury": (statements.settle.bury("postgresql"), {"positions": POSITIONS} | BURIED, {PRIMARY}),
@@ -145,8 +145,8 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {ATTEMPT},
     ),
 }
-SORTS = {"settle.park": {"Sort"}, "claim.predecessors": {"Sort"}}
-"""Of the keys of one batch; and of one key's rows behind a bitmap scan, which a relay's own session does not plan."""
+SORTS = {"claim.predecessors": {"Sort"}}
+"""Of one key's rows behind a bitmap scan, which a relay's own session does not plan."""
 
 
 @pytest.fixture(scope="module")

@@ -257,6 +257,16 @@ def test_the_groups_of_a_single_key_are_limited():
     ]  # fmt: skip
 
 
+def test_what_the_limit_of_groups_holds_back_is_not_overtaken_by_a_later_part():
+    """Two parts: the messages up to the candidates, and the candidates with later messages of the same keys."""
+    messages = [message(id=str(n), key="one", topic="ab"[n % 2]) for n in range(200)] + [message(id="200", key="one")]
+    suspects = PublishPlan(messages, serialized_routes(), Candidates(frozenset({"198", "199"})))
+    receipts = Broker().play(suspects)
+    sent = [receipt is CONFIRMED for receipt in receipts]
+    assert sent == [True] * plan.MAX_GROUPS + [False] * (201 - plan.MAX_GROUPS)
+    assert {receipt.verdict for receipt in receipts[plan.MAX_GROUPS :]} == {Verdict.NOT_SENT}
+
+
 def test_what_became_known_meanwhile_holds_back_what_has_not_left():
     messages = [message(id=str(n), key=key) for n, key in enumerate(["one", "one", "two", None])]
     plan = PublishPlan(messages, serialized_routes())

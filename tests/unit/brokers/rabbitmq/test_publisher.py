@@ -1,12 +1,15 @@
 """The publisher without a broker; what needs one is in the integration tests."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, ConfigurationError
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.publisher import RabbitPublisher
+from tests.unit.brokers.rabbitmq.test_channel import Wire
 from tests.unit.shop import message
 
 
@@ -36,3 +39,23 @@ def test_routes_that_are_held_are_told_once_a_minute():
             publisher._warn_of_held_routes()
             now += 25
     assert [(line["reason"], line["routes"]) for line in said] == [("full: a", 2)] * 2
+
+
+@pytest.mark.parametrize("is_blocked", [False, True])
+async def test_a_nack_before_the_time_limit_counts_as_any_other(is_blocked: bool):
+    publisher = RabbitPublisher("amqp://mq/", exchange="outboxkit", timeout=timedelta(seconds=0.1))
+    wire = Wire()
+    publisher._channel = opened = ConfirmChannel(wire, exchange="outboxkit", app_id="shop")  # type: ignore[arg-type]
+    for _ in range(3):
+        publisher._serialized.nacked.record_nack("held", "full", retry_on_new_connection=False)
+    publishing = asyncio.create_task(publisher.publish([message(id=each, topic=each) for each in ("held", *"abc")]))
+    assert await wire.next_ids() == ["a", "b", "c"]
+    if is_blocked:
+        opened.tracker.blocked("low on disk")
+    opened.tracker.nack(1, multiple=False)
+    opened.tracker.ack(3, multiple=False)
+    receipts = await publishing
+    assert [each.verdict for each in receipts] == ["postponed", "unknown", "unknown", "confirmed"]
+    assert receipts[1].reason == "the broker nacked all for routing key 'a' on this connection"
+    assert "a" in publisher._serialized.nacked
+    assert publisher._serialized.among({"b"}) == {"b"}, "after a nack all routes are serialized"
