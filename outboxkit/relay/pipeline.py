@@ -238,9 +238,10 @@ class Pipeline:
                 await self._close(self._open[-1])
 
     async def _close(self, batch: Batch) -> None:
-        """End its transaction without a change: every row stays as it was."""
+        """End its transaction without a change: every row stays as it was. A session that is gone has ended it."""
         self._open.remove(batch)
-        await batch.connection.close()
+        with suppress(DBAPIError):
+            await batch.connection.close()
 
 
 def _as_outage(error: asyncio.CancelledError) -> BaseException:
