@@ -104,7 +104,7 @@ class Broker(Protocol):
 
     Attributes:
         exchange: the exchange that it uses; None: there is none.
-        peer: its name in the log if it cannot be reached: `broker` or `destination`.
+        peer: its name in the log if it cannot be reached: `broker`, `destination`, or the `database` of handlers.
     """
 
     exchange: str | None = None

@@ -69,6 +69,7 @@ class DirectPublisher(Publisher):
 
     address = "this process"
     slow = True
+    peer = "database"
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class BrokerUnavailable(OutboxkitError):
     """The broker is away, refuses the connection, or went away in the middle. No message is to blame.
 
     Attributes:
-        peer: `broker`, or `destination` if a relay could not reach an outside system.
+        peer: `broker`, or `destination` if a relay could not reach an outside system, or the handlers' `database`.
     """
 
     peer = "broker"

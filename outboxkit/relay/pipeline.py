@@ -29,16 +29,17 @@ class Turn(Enum):
     """The result of one turn."""
 
     NOTHING = "no row was due"
-    BLOCKED = "every row has to wait for another relay"
+    BLOCKED = "every row has to wait: another session, usually a relay, has it or an earlier one of its key locked"
     MOVED = "rows were published, held or parked"
-    CAUGHT_UP = "the last ready rows were published"
+    CAUGHT_UP = "the last rows of a claim that had room for more were moved"
 
 
 class Pipeline:
     """Takes batches through claim, publish and settle. At most two transactions are open at a time.
 
     A batch that is answered is settled while the next one is published: a crash in between publishes it again, under
-    the same ids. Leaving the context gives back every batch that is not settled.
+    the same ids. Leaving the context settles the batch that is answered, if the database can be reached, and gives back
+    every other.
 
     Args:
         on_settled: called with each settlement that was committed.
@@ -238,9 +239,10 @@ class Pipeline:
                 await self._close(self._open[-1])
 
     async def _close(self, batch: Batch) -> None:
-        """End its transaction without a change: every row stays as it was."""
+        """End its transaction without a change: every row stays as it was. A session that is gone has ended it."""
         self._open.remove(batch)
-        await batch.connection.close()
+        with suppress(DBAPIError):
+            await batch.connection.close()
 
 
 def _as_outage(error: asyncio.CancelledError) -> BaseException:

@@ -160,7 +160,14 @@ class Relay:
 
     def _new_outage(self, patience: float | None = None) -> Outage:
         named = None if self.destination == DEFAULT_DESTINATION else self.destination
-        return Outage("relay", destination=named, peer=self.publisher.peer, patience=patience, passing=TRANSIENT)
+        return Outage(
+            "relay",
+            destination=named,
+            peer=self.publisher.peer,
+            trouble=lambda: self.publisher.trouble,
+            patience=patience,
+            passing=TRANSIENT,
+        )
 
     def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
         """The gauges of a relay that runs. They are read in another thread, and also while the relay hangs."""

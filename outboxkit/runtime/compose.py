@@ -365,7 +365,8 @@ def explain(error: Exception) -> tuple[str, int]:
         text = f"the {error.peer} is away: {_ended(str(error))}"
         if _UNSET_BROKER in text and not {"OUTBOXKIT_BROKER_URL", "OUTBOXKIT_BROKER_URL_FILE"} & os.environ.keys():
             return f"{text}. OUTBOXKIT_BROKER_URL is not set, and this is its default: set it to your broker's", FAILED
-        return f"{text}. {_IS_IT_THERE.format('OUTBOXKIT_BROKER_URL')}", FAILED
+        variable = "OUTBOXKIT_DATABASE_URL" if error.peer == "database" else "OUTBOXKIT_BROKER_URL"
+        return f"{text}. {_IS_IT_THERE.format(variable)}", FAILED
     if isinstance(error, LifespanError):
         logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):

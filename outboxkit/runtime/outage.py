@@ -106,7 +106,9 @@ class Outage:
     It logs one line when a peer goes away, one for each minute of the outage with the latest error, and one at its end.
 
     Args:
-        peer: what the log calls the broker: `destination` if it is an outside system.
+        peer: what the log calls the broker: its publisher's `peer`.
+        trouble: the reason for which the broker cannot be used now. A step that succeeds ends its outage only without
+            one: the step may not have needed the broker.
         patience: give up after this many seconds of one outage and raise its error; None waits for ever.
         passing: SQLSTATEs that are waited out as well, such as `sqlstates.TRANSIENT`.
         wait: the backoff, as a tenacity wait.
@@ -119,6 +121,7 @@ class Outage:
         queue: str | None = None,
         destination: str | None = None,
         peer: str = "broker",
+        trouble: Callable[[], str | None] = lambda: None,
         patience: float | None = None,
         passing: tuple[str, ...] = (),
         wait: wait_base | None = None,
@@ -129,6 +132,7 @@ class Outage:
         named = {name: value for name, value in about.items() if value}
         self._log = structlog.get_logger("outboxkit").bind(process=process, **named)
         self._names = {"broker": peer}
+        self._trouble = trouble
         self._patience = patience
         self._passing = passing
         self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)
@@ -165,8 +169,8 @@ class Outage:
             if isinstance(error, BrokerUnavailable):
                 error.peer = self._names["broker"]
             raise
-        if not stop.is_set():  # else the step may have reached no server
-            self.is_over()
+        if self._away and not stop.is_set():  # else the step may have reached no server
+            self.is_over(*(away for away in tuple(self._away) if away != "broker" or self._trouble() is None))
         return result
 
     async def _retry(
@@ -206,8 +210,8 @@ class Outage:
         return what_is_away(error, passing=self._passing)
 
     def is_over(self, *servers: str) -> None:
-        """Note that these can be reached, by default `broker` and `database`, and log the end of an outage."""
-        for away in servers or tuple(self._away):
+        """Note that these, `broker` or `database`, can be reached, and log the end of an outage."""
+        for away in servers:
             if self._away.pop(away, None) is not None:
                 self._log.info(f"{self._names.get(away, away)} is back, work goes on")
             self._errors.pop(away, None)

@@ -86,6 +86,11 @@ class SendOrder:
         ignored = self._unclear if self._is_accepted else ()
         return next((reason for index, reason in self._refusals.items() if self._batch[index].id not in ignored), None)
 
+    def trouble(self, before: str | None) -> str | None:
+        """The reason for which no response takes the sender; `before`, the one until then, if no request was sent."""
+        reasons = (*self._refusals.values(), *self._lost.values(), *self._unreached.values(), before)
+        return None if self._is_accepted else reasons[0]
+
     def put(self, index: int, outcome: CallOutcome) -> None:
         """Record the outcome of a message. Unless it is confirmed, later messages of its key are not sent."""
         match outcome:

@@ -70,6 +70,7 @@ class HttpPublisher(Publisher):
         self._fixed = _fixed_headers(self._target)
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._unclear: frozenset[str] = frozenset()
+        self._trouble: str | None = None
         self._is_refused = False
         self._warned_at: float | None = None
         self._log = structlog.get_logger("outboxkit").bind(destination=self._target.origin)
@@ -81,6 +82,11 @@ class HttpPublisher(Publisher):
     def address(self) -> str:
         """Scheme, host and port of the destination."""
         return self._target.origin
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which the latest requests got no response, or a refusal of the sender."""
+        return self._trouble
 
     async def connect(self) -> None:
         """Make the publisher ready. A connection is opened when there is a message to send."""
@@ -110,6 +116,7 @@ class HttpPublisher(Publisher):
 
         if self._is_refused:
             await work(1)
+            self._trouble = order.trouble(self._trouble)
             if order.refusal is not None:
                 self._unclear = order.unclear()
                 self._warn(order.refusal)
@@ -117,7 +124,7 @@ class HttpPublisher(Publisher):
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(self._concurrency, len(batch))):
                 workers.create_task(work(len(batch)))
-        self._unclear = order.unclear()
+        self._unclear, self._trouble = order.unclear(), order.trouble(self._trouble)
         self._is_refused = order.refusal is not None
         if order.refusal is not None:
             self._warn(order.refusal)

@@ -107,7 +107,7 @@ async def a_connected_publisher_is_in_no_trouble(target: Target) -> None:
         assert publisher.address
         assert "@" not in publisher.address
         assert publisher.system
-        assert publisher.peer in ("broker", "destination")
+        assert publisher.peer in ("broker", "destination", "database")
         assert publisher.batch_limit is None or publisher.batch_limit > 0
 
 

@@ -1,6 +1,7 @@
 """A relay and handlers in one process with no broker between, on PostgreSQL and on SQLite."""
 
 import asyncio
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
-from outboxkit import Message, Reject, inbox_handler, outbox, tables
+from outboxkit import BrokerUnavailable, Message, Reject, inbox_handler, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
@@ -196,6 +199,29 @@ async def test_what_was_handled_but_not_settled_is_a_duplicate(engine: Engine, a
         assert receipt.verdict is Verdict.CONFIRMED
     await publisher.close()
     assert done(engine) == [("billed", 1)]
+
+
+@by_day_on("sqlite")
+async def test_an_outage_of_the_handlers_database_is_called_so(engine: Engine, made: Callable[..., Relay]):
+    @inbox_handler("Away")
+    async def away(session: AsyncSession, event: Ordered) -> None:
+        raise OperationalError("INSERT", {}, sqlite_busy())
+
+    add(engine, 1)
+    with capture_logs() as said, pytest.raises(BrokerUnavailable) as raised:
+        await made(away).drain(asyncio.Event(), patience=300 * MILLISECOND)
+    assert {line["event"] for line in said if line["log_level"] == "warning"} == {"database is away, waiting"}
+    text, _ = compose.explain(raised.value)
+    assert text.startswith("the database is away: ")
+    assert "OUTBOXKIT_DATABASE_URL" in text
+    assert counted(engine) == [1, 0, 0]
+
+
+def sqlite_busy() -> sqlite3.OperationalError:
+    """As a file raises it that another program has locked for longer than SQLite waits."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    return error
 
 
 async def test_a_type_that_nobody_takes_waits_as_for_a_queue(engine: Engine, made: Callable[..., Relay]):

@@ -22,6 +22,7 @@ from outboxkit.retry import Backoff
 from outboxkit.runtime import compose
 from tests.support.http_destination import DROP, Call, Destination, Say, say
 from tests.support.night import by_day_on, by_night
+from tests.support.polling import eventually_async
 
 MILLISECOND = timedelta(milliseconds=1)
 QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, minimum=MILLISECOND)
@@ -160,6 +161,28 @@ async def test_a_destination_that_is_away_costs_no_attempt(
     assert len(set(destination.keys)) == 100
     told = {(line["event"], line["destination"]) for line in said if " is " in line["event"]}
     assert told == {("destination is away, waiting", "payments"), ("destination is back, work goes on", "payments")}
+
+
+async def test_a_destination_is_back_when_it_answers_and_not_when_nothing_is_left_to_send(
+    engine: Engine, async_engine: AsyncEngine, destination: Destination
+):
+    await destination.refuse()
+    with Session(engine) as session, session.begin():
+        outbox.add(session, TellPartner(1), message_id="cancelled")
+    stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
+    with capture_logs() as said:
+        running = asyncio.create_task(relay(async_engine, publisher).run(stop))
+        await eventually_async(lambda: asyncio.sleep(0, publisher.trouble))
+        with Session(engine) as session, session.begin():
+            assert outbox.cancel(session, "cancelled")
+        await asyncio.sleep(1)  # several turns without a message
+        assert [line["event"] for line in said if " is " in line["event"]] == ["destination is away, waiting"]
+        await destination.listen()
+        with Session(engine) as session, session.begin():
+            outbox.add(session, TellPartner(2))
+        await eventually_async(lambda: asyncio.sleep(0, [line for line in said if " is back" in line["event"]]))
+        stop.set()
+        await running
 
 
 async def test_a_drain_calls_a_destination_that_is_away_by_that_name(

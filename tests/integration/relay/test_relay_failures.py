@@ -194,6 +194,19 @@ async def test_a_batch_behind_one_that_cannot_be_settled_keeps_no_connection(
     assert count(pg_engine) == 10
 
 
+async def test_a_stop_is_clean_if_the_database_ends_at_the_same_moment(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    fill(pg_engine, 30, keys=3)
+    gate = Gate()
+    async with running(relay(async_pg_engine, gate, batch_size=10)) as stop:
+        await gate.publishing.wait()
+        await eventually_async(lambda: asyncio.to_thread(untouched, pg_engine), lambda found: len(found) == 10)
+        stop.set()
+        end_all_others(pg_engine)
+        gate.let_through.set()
+    assert async_pg_engine.pool.checkedout() == 0
+    assert free(pg_engine) == list(range(1, 31))
+
+
 async def test_connections_that_the_server_ends_at_any_time_lose_nothing_and_keep_the_order(
     pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
