@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox, statements, tables
 from outboxkit.consumer import decisions
 from outboxkit.consumer.attempts import NOTED_FROM, UNUSABLE, AttemptRecord, Records, blame_database
-from outboxkit.consumer.decisions import NEWER_VERSION, ConsumerPolicy, Decision, decide
+from outboxkit.consumer.decisions import NEWER_VERSION, REQUEUE_FRESH_AFTER, ConsumerPolicy, Decision, decide
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.consumer.threads import Threads
@@ -178,10 +178,6 @@ def _is_stale_plan(error: BaseException | None) -> bool:
     """Whether a migration has changed the columns of a statement that the connection has prepared."""
     diagnosis = getattr(getattr(error, "orig", None), "diag", None)
     return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
-
-
-REQUEUE_FRESH_AFTER = 10
-"""A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

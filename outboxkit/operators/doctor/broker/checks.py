@@ -10,7 +10,7 @@ from outboxkit.brokers.memory import matches
 from outboxkit.brokers.rabbitmq import rights
 from outboxkit.brokers.rabbitmq.rights import RightsNeeded
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE, dead_queue, shared_declarations
-from outboxkit.consumer.handle import REQUEUE_FRESH_AFTER
+from outboxkit.consumer.decisions import REQUEUE_FRESH_AFTER
 from outboxkit.errors.failures import printable
 from outboxkit.errors.figures import many, shell_word, span
 from outboxkit.operators.doctor.broker.expected import ExpectedBroker
