@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 
+import pika.exceptions  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 from outboxkit import ConfigurationError, inbox
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
 from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
-from outboxkit.consumer import ShardedConsumer
+from outboxkit.consumer import ShardedConsumer, shards
 from outboxkit.message import Message
 from outboxkit.runtime import compose, process
 from outboxkit.runtime.settings import Settings, load
@@ -19,6 +20,7 @@ from outboxkit.tables import shard_member, sharding
 from tests.acceptance import shop
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient, keyed
+from tests.support.polling import eventually_async
 
 
 def move_of(broker: PlainClient) -> ShardMove:
@@ -186,6 +188,36 @@ async def test_a_marker_of_a_change_that_the_database_does_not_know_stops_no_sha
     assert [(line["move"], line["queue"]) for line in said] == [(99, two.names[0])]
     assert await subscriber.receive(wait=False) is not None
     await subscriber.close()
+
+
+async def test_a_shard_that_is_deleted_again_and_again_is_bound_each_time(
+    broker: PlainClient, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shards, "SEEN_SECONDS", 0.1)
+    first = Shards(broker.queue, 2).names[0]
+    places = {"database_url": postgresql_url, "queue": broker.queue, "exchange": broker.exchange}
+
+    def is_bound() -> bool:
+        try:
+            broker.publish(b"{}", topic="OrderConfirmed", message_id="m", type="OrderConfirmed")
+        except pika.exceptions.UnroutableError:
+            return False
+        return True
+
+    stop = asyncio.Event()
+    async with compose.consumer(settings_of(broker, **places), inbox.handlers_in([shop])) as consumer:
+        running = asyncio.create_task(consumer.run(stop))
+        await eventually_async(lambda: consumes(broker, first))
+        for _ in range(2):
+            broker.delete_queue(first)
+            await eventually_async(lambda: consumes(broker, first))
+            await eventually_async(lambda: asyncio.to_thread(is_bound))
+        stop.set()
+        await running
+
+
+async def consumes(broker: PlainClient, queue: str) -> bool:
+    return await asyncio.to_thread(lambda: broker.has_queue(queue) and broker.consumers(queue) > 0)
 
 
 async def test_a_consumer_that_connects_again_binds_nothing(broker: PlainClient):
