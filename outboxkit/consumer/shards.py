@@ -17,7 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, schema
 from outboxkit.consumer.consumer import Consumer, ProcessWide
-from outboxkit.consumer.membership import SEEN_SECONDS, Agreement, enter, quit_sharing, write_agreement
+from outboxkit.consumer.membership import (
+    SEEN_SECONDS,
+    Agreement,
+    ShardSource,
+    enter,
+    quit_sharing,
+    write_agreement,
+)
 from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.reports import Consumed, OnError
 from outboxkit.consumer.several import Consumers
@@ -48,19 +55,6 @@ class Move(Protocol):
 
     async def mark(self, shards: Shards, queues: Iterable[str], move: int) -> None:
         """Mark the end of old shards, for the change to these."""
-
-
-class ShardSource(Protocol):
-    """The subscriber of one queue among the shards."""
-
-    connects: int
-    """The number of times that it has connected."""
-
-    def keys_left(self, move: int) -> tuple[str, ...] | None:
-        """The keys of messages of before this change that are not settled. None: not known yet."""
-
-    def follow(self, move: int, *, is_settled: bool) -> None:
-        """Know of all changes up to this one, and if it has ended; keep back what is behind a later marker."""
 
 
 @dataclass(frozen=True, slots=True)

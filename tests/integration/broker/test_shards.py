@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import pika.exceptions  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy import select
+from sqlalchemy import make_url, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, inbox
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
 from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
-from outboxkit.consumer import ShardedConsumer, shards
+from outboxkit.consumer import Concurrency, Consumer, ShardedConsumer, membership, shards
 from outboxkit.message import Message
 from outboxkit.runtime import compose, process
 from outboxkit.runtime.settings import Settings, load
@@ -21,6 +22,7 @@ from tests.acceptance import shop
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient, keyed
 from tests.support.polling import eventually_async
+from tests.support.tcp_proxy import TcpProxy
 
 
 def move_of(broker: PlainClient) -> ShardMove:
@@ -188,6 +190,34 @@ async def test_a_marker_of_a_change_that_the_database_does_not_know_stops_no_sha
     assert [(line["move"], line["queue"]) for line in said] == [(99, two.names[0])]
     assert await subscriber.receive(wait=False) is not None
     await subscriber.close()
+
+
+async def test_a_plain_consumer_that_others_took_for_gone_keeps_the_marker_for_them(
+    broker: PlainClient, postgresql_url: str, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """It could not reach the database while they split the queue, and is still the active consumer there."""
+    monkeypatch.setattr(membership, "SEEN_SECONDS", 0.1)
+    two, target = Shards(broker.queue, 2), make_url(postgresql_url)
+    proxy = TcpProxy(target.host or "localhost", target.port or 5432)
+    engine = process.engine(target.set(host="127.0.0.1", port=proxy.port), name="test")
+    subscriber = RabbitSubscriber(
+        broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True
+    )
+    plain = Consumer(engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
+    with capture_logs() as logs:
+        running = asyncio.create_task(plain.run(asyncio.Event()))
+        await eventually_async(lambda: asyncio.sleep(0, [log for log in logs if log["event"] == "consumer connected"]))
+    proxy.refuse()
+    async with async_pg_engine.begin() as connection:
+        await connection.execute(update(sharding).values(shards=2, move=1))
+    await moved(broker, Shards(broker.queue, 1), two, 1)
+    await eventually_async(lambda: asyncio.sleep(0, subscriber.keys_left(1) == ()), seconds=20)
+    proxy.accept()
+    with pytest.raises(ConfigurationError, match="start with --shards 2"):
+        await asyncio.wait_for(running, timeout=60)
+    assert await received(broker, broker.queue, two, move=1) == set(), "the marker was there"
+    await engine.dispose()
+    proxy.close()
 
 
 async def test_a_shard_that_is_deleted_again_and_again_is_bound_each_time(
