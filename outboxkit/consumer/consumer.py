@@ -308,7 +308,7 @@ class Consumer:
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
             await self._clock_outage.ride_out(self._days.once, stop)
             if self._membership is not None:
-                await self._outage.ride_out(self._membership.join, stop)
+                await self._clock_outage.ride_out(self._membership.join, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set() or (self._watch.current is not None and drain):
                 break

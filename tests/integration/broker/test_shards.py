@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pika.exceptions  # type: ignore[import-untyped]
 import pytest
@@ -217,6 +218,36 @@ async def test_a_plain_consumer_that_others_took_for_gone_keeps_the_marker_for_t
         await asyncio.wait_for(running, timeout=60)
     assert await received(broker, broker.queue, two, move=1) == set(), "the marker was there"
     await engine.dispose()
+    proxy.close()
+
+
+async def test_a_database_that_answers_ends_no_outage_of_the_broker(
+    broker: PlainClient, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """A consumer of a queue that is not split says in the database that it is there, before it connects again."""
+    target = urlsplit(broker.url)
+    proxy = TcpProxy(target.hostname or "localhost", target.port or 5672)
+    url = target._replace(netloc=f"{target.netloc.rpartition('@')[0]}@127.0.0.1:{proxy.port}").geturl()
+    subscriber = RabbitSubscriber(
+        url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True
+    )
+    connect, tries, stop = subscriber.connect, list[str](), asyncio.Event()
+
+    async def counted() -> None:
+        tries.append("")
+        await connect()
+
+    monkeypatch.setattr(subscriber, "connect", counted)
+    plain = Consumer(async_pg_engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
+    with capture_logs() as logs:
+        running = asyncio.create_task(plain.run(stop))
+        await eventually_async(lambda: asyncio.sleep(0, [log for log in logs if log["event"] == "consumer connected"]))
+        tries.clear()
+        proxy.refuse()
+        await eventually_async(lambda: asyncio.sleep(0, len(tries) > 1))
+        assert [log["event"] for log in logs if log["event"].startswith("broker is")] == ["broker is away, waiting"]
+        stop.set()
+        await running
     proxy.close()
 
 
