@@ -431,7 +431,7 @@ def _bind(queue: str, key: str, snapshot: Snapshot) -> str:
 RABBITMQ_4_DELIVERIES = 20
 """The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Before there is none."""
 ENOUGH_DELIVERIES = 100
-"""A delivery limit that outboxkit never reaches."""
+"""A delivery limit that outboxkit reaches only with a key of an ordered queue: such a message is never renewed."""
 
 
 def _knows_limits(snapshot: Snapshot) -> bool:
