@@ -20,7 +20,7 @@ from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner, Transactions
 from outboxkit.consumer.inbox_days import InboxDays
-from outboxkit.consumer.membership import PlainMember
+from outboxkit.consumer.membership import PlainMember, ShardSource
 from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports
@@ -130,9 +130,10 @@ class Consumer:
         self._concurrency = concurrency or Concurrency()
         seconds = patience.total_seconds() if patience else None
         name = shard or queue
-        # A process with shards must not overtake what comes here in order.
-        is_unsplit = self._concurrency.ordered and shard is None and subscriber.system == "rabbitmq"
-        self._membership = PlainMember(engine, queue) if is_unsplit else None
+        self._membership: PlainMember | None = None
+        if self._concurrency.ordered and shard is None and isinstance(subscriber, ShardSource):
+            # A process with shards must not overtake what comes here in order.
+            self._membership = PlainMember(engine, queue, subscriber)
         self._outage = outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._clock_outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, process="consumer", clock=clock)
@@ -307,7 +308,7 @@ class Consumer:
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
             await self._clock_outage.ride_out(self._days.once, stop)
             if self._membership is not None:
-                await self._outage.ride_out(self._membership.join, stop)
+                await self._clock_outage.ride_out(self._membership.join, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set() or (self._watch.current is not None and drain):
                 break

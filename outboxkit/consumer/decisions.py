@@ -24,6 +24,12 @@ SHOWN = 60
 NEWER_VERSION = "newer version"
 """The reason of a message whose event has a newer version than the handler's class."""
 
+REQUEUE_FRESH_AFTER = 10
+"""A message that came back so often is requeued as a new one, and its starts are forgotten: RabbitMQ 4 drops it at the
+20th return. One with a key of an ordered consumer is not: it would come behind later ones of its key."""
+MOST_CRASHES = REQUEUE_FRESH_AFTER - 2
+"""The most starts that can end with the process before that happens; the first delivery is not counted as one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -55,7 +61,7 @@ class ConsumerPolicy:
         max_attempts: after so many failures it becomes a dead letter, unless its handler has a rule of its own.
         retention: how long the inbox remembers a message; an older one is stale.
         skew: how far clocks may differ. A message becomes stale so much earlier, and is forgotten so much later.
-        max_crashes: after so many starts that ended with the process, the message becomes a dead letter.
+        max_crashes: after so many starts that ended with the process, the message becomes a dead letter; 8 at most.
         delays: the delays between attempts, ascending, as the subscriber has them.
         max_message_bytes: a larger payload becomes a dead letter. It is counted once it is inflated. If its objects
             take more than 48 times as much memory, a 48th of that counts.
@@ -71,11 +77,13 @@ class ConsumerPolicy:
     ignore: Sequence[str] = ()
 
     def check(self, handlers: Iterable[Handler]) -> None:
-        """Make sure that the inbox remembers a message for as long as it may be tried again.
+        """Make sure that the inbox remembers a message for as long as it may be tried again, and that crashes end.
 
         Raises:
-            ConfigurationError: it does not; the text says how long the retention must be.
+            ConfigurationError: it does not; the text says how long the retention must be. Or `max_crashes` is over 8.
         """
+        if self.max_crashes > MOST_CRASHES:
+            raise ConfigurationError(f"max_crashes is {self.max_crashes}: up to {MOST_CRASHES} can be counted")
         attempts, delays = max(
             (self._delays(rule) for rule in {None, *(handler.retry for handler in handlers)}), key=_total_delay
         )

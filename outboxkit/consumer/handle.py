@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox, statements, tables
 from outboxkit.consumer import decisions
 from outboxkit.consumer.attempts import NOTED_FROM, UNUSABLE, AttemptRecord, Records, blame_database
-from outboxkit.consumer.decisions import NEWER_VERSION, ConsumerPolicy, Decision, decide
+from outboxkit.consumer.decisions import NEWER_VERSION, REQUEUE_FRESH_AFTER, ConsumerPolicy, Decision, decide
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.consumer.threads import Threads
@@ -203,10 +203,6 @@ def _is_stale_plan(error: BaseException | None) -> bool:
     return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
 
 
-REQUEUE_FRESH_AFTER = 10
-"""A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRunner:
     """Handles one delivery after another."""
@@ -283,10 +279,13 @@ class HandlerRunner:
                 await arrival.requeue()
                 return
             record, buried = started, known
+            # Another process may have counted failures before this one got the message.
+            arrival.failures = max(arrival.failures, record.failures)
+            arrival.first_failed_at = arrival.first_failed_at or record.first_failed_at
             if decisions.is_killer(record.starts, self.policy):
                 await self._finish(arrival, {None: decisions.crash(record.starts - 1)}, record, stop)
                 return
-        attempt = delivery.delivery_headers.attempt + max(arrival.failures, record.failures)
+        attempt = delivery.delivery_headers.attempt + arrival.failures
         handlers = self.routing.handlers(arrival, self.now(), attempt)
         if isinstance(handlers, Decision):
             names = self.routing.known_names(arrival) or (None,)
@@ -310,7 +309,7 @@ class HandlerRunner:
         arrival.waits = None
         if arrival.settled:
             raise BrokerUnavailable(f"a delivery could not be settled: {first_line(error)}") from error
-        record = AttemptRecord(starts=int(arrival.mode is Mode.ISOLATED), failures=arrival.failures)
+        record = AttemptRecord(starts=int(arrival.mode is Mode.ISOLATED))
         try:
             await self._finish(arrival, {None: decisions.given_up(error)}, record, stop)
         except (Exception, asyncio.CancelledError) as other:
@@ -367,7 +366,7 @@ class HandlerRunner:
         retried = {name: each for name, each in failed.items() if each.outcome is Outcome.RETRIED}
         dead = {name: each for name, each in failed.items() if each.outcome is not Outcome.RETRIED}
         if not retried:
-            await self._finish(arrival, dead, record, stop, attempts=attempt)
+            await self._finish(arrival, dead, record, stop)
             return
         if dead and not await self.records.bury(arrival, dead, stop, attempts=attempt):
             await arrival.requeue()
@@ -395,22 +394,12 @@ class HandlerRunner:
             arrival.handlers = names or arrival.handlers
         self.reports.failed(_retried_event(retried), arrival.message, retried, attempt=attempt, delay=delay)
 
-    async def _finish(
-        self,
-        arrival: Arrival,
-        failed: Failed,
-        record: AttemptRecord,
-        stop: asyncio.Event,
-        *,
-        attempts: int | None = None,
-    ) -> None:
+    async def _finish(self, arrival: Arrival, failed: Failed, record: AttemptRecord, stop: asyncio.Event) -> None:
         """Write dead letters for failed handlers, if there are any, clear the attempt record, and only then ack."""
-        delivery = arrival.delivery
-        count = delivery.delivery_headers.attempt if attempts is None else attempts
-        has_record = bool(record.starts or record.failures) or count > min(
-            delivery.delivery_headers.attempt, NOTED_FROM
-        )
-        done = not failed or await self.records.bury(arrival, failed, stop, attempts=count)
+        first = arrival.delivery.delivery_headers.attempt
+        attempt = first + arrival.failures
+        has_record = bool(record.starts) or attempt > min(first, NOTED_FROM)
+        done = not failed or await self.records.bury(arrival, failed, stop, attempts=attempt)
         if done and has_record:
             done = await self.records.forget(_id(arrival), stop=stop)
         await (arrival.ack() if done else arrival.requeue())

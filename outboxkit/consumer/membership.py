@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import Row
 from sqlalchemy.exc import SQLAlchemyError
@@ -104,11 +104,28 @@ async def quit_sharing(engine: AsyncEngine, queue: str, member: str) -> None:
             await connection.execute(statements.shards.delete_member(), {"queue": queue, "member": member})
 
 
-class PlainMember:
-    """The membership of a consumer of an ordered queue that is not split: a process with shards waits for its end."""
+@runtime_checkable
+class ShardSource(Protocol):
+    """The subscriber of one queue among the shards, or of a queue that may be split."""
 
-    def __init__(self, engine: AsyncEngine, queue: str) -> None:
-        self._engine, self._queue, self._id = engine, queue, ids.new()
+    connects: int
+    """The number of times that it has connected."""
+
+    def keys_left(self, move: int) -> tuple[str, ...] | None:
+        """The keys of messages of before this change that are not settled. None: not known yet."""
+
+    def follow(self, move: int, *, is_settled: bool) -> None:
+        """Know of all changes up to this one, and if it has ended; keep back what is behind a later marker."""
+
+
+class PlainMember:
+    """The membership of a consumer of an ordered queue that is not split: a process with shards waits for its end.
+
+    If others take it for gone and split the queue, its `source` keeps the marker behind its last message until it ends.
+    """
+
+    def __init__(self, engine: AsyncEngine, queue: str, source: ShardSource) -> None:
+        self._engine, self._queue, self._source, self._id = engine, queue, source, ids.new()
 
     async def join(self) -> None:
         """Say that this process is there.
@@ -124,6 +141,7 @@ class PlainMember:
                 f"queue {self._queue!r} is split into shards: start with --shards {agreement.shards}, or with "
                 "--shards 1 to move its messages back into one queue"
             )
+        self._source.follow(agreement.move, is_settled=True)
 
     async def run(self, on_split: Callable[[], Awaitable[None]]) -> None:
         """Say again and again that this process is there, until cancelled. Outages are reported elsewhere.
@@ -137,6 +155,8 @@ class PlainMember:
                     agreement = await enter(connection, self._queue, self._id, 1)
                 if agreement.shards > 1 or not agreement.is_settled:
                     await on_split()
+                else:
+                    self._source.follow(agreement.move, is_settled=True)
 
     async def leave(self) -> None:
         """Say that this process is gone."""

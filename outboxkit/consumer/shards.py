@@ -17,7 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, schema
 from outboxkit.consumer.consumer import Consumer, ProcessWide
-from outboxkit.consumer.membership import SEEN_SECONDS, Agreement, enter, quit_sharing, write_agreement
+from outboxkit.consumer.membership import (
+    SEEN_SECONDS,
+    Agreement,
+    ShardSource,
+    enter,
+    quit_sharing,
+    write_agreement,
+)
 from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.reports import Consumed, OnError
 from outboxkit.consumer.several import Consumers
@@ -48,19 +55,6 @@ class Move(Protocol):
 
     async def mark(self, shards: Shards, queues: Iterable[str], move: int) -> None:
         """Mark the end of old shards, for the change to these."""
-
-
-class ShardSource(Protocol):
-    """The subscriber of one queue among the shards."""
-
-    connects: int
-    """The number of times that it has connected."""
-
-    def keys_left(self, move: int) -> tuple[str, ...] | None:
-        """The keys of messages of before this change that are not settled. None: not known yet."""
-
-    def follow(self, move: int, *, is_settled: bool) -> None:
-        """Know of all changes up to this one, and if it has ended; keep back what is behind a later marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +103,8 @@ class ShardedConsumer:
         self._member = ids.new()
         self._running: dict[str, _Running] = {}
         self._ended: Counter[Outcome] = Counter()
-        self._bound, self._settle = -1, settle.total_seconds()
+        self._bound: dict[str, int] | None = None
+        self._settle = settle.total_seconds()
         self._released = (-1, 0.0)
         self._watchdog, self._tables, self._memory = Watchdog(handlers), TableGauges(engine), PayloadMemory()
         self._last: object = None
@@ -188,7 +183,7 @@ class ShardedConsumer:
     def _is_next(self, agreement: Agreement) -> bool:
         """Whether the next step can be taken at once: to bind new shards, or at the start of this process its own."""
         is_ours = agreement.is_settled and agreement.shards == self._shards.count
-        return (agreement.moved_from is not None and not agreement.draining) or (is_ours and self._bound < 0)
+        return (agreement.moved_from is not None and not agreement.draining) or (is_ours and self._bound is None)
 
     async def _drain_all(self, agreement: Agreement, stop: asyncio.Event) -> Consumed:
         consumers = list[Consumer]()
@@ -234,7 +229,7 @@ class ShardedConsumer:
             elif agreement.shards != ours.count and not agreement.in_the_way_of(ours.count):
                 moved_from = agreement.shards if await self._move.prepare(target, ours) else None
                 changed = replace(agreement, shards=ours.count, moved_from=moved_from, move=agreement.move + 1)
-            elif agreement.shards == ours.count and self._bound != (connects := self._connects()):
+            elif agreement.shards == ours.count and self._bound != (connects := self._connects_again()):
                 await self._move.bind(target)  # here, under the row's lock: the number may not change meanwhile
                 self._bound = connects
             if changed != agreement:
@@ -264,9 +259,10 @@ class ShardedConsumer:
                 left[queue] = keys
         return left
 
-    def _connects(self) -> int:
-        """A number that rises when a consumer connects again: a queue that was deleted has lost its bindings."""
-        return sum(each.shard.source.connects > 1 for each in self._running.values())
+    def _connects_again(self) -> dict[str, int]:
+        """The consumers that have connected again, and how often: a queue that was deleted has lost its bindings."""
+        connects = {queue: each.shard.source.connects for queue, each in self._running.items()}
+        return {queue: count for queue, count in connects.items() if count > 1}
 
     def _tell(self, agreement: Agreement) -> None:
         """Log once what this process waits for, and which queues it consumes."""

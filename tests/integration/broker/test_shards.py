@@ -2,15 +2,18 @@
 
 import asyncio
 from datetime import timedelta
+from urllib.parse import urlsplit
 
+import pika.exceptions  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy import select
+from sqlalchemy import make_url, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, inbox
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
 from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
-from outboxkit.consumer import ShardedConsumer
+from outboxkit.consumer import Concurrency, Consumer, ShardedConsumer, membership, shards
 from outboxkit.message import Message
 from outboxkit.runtime import compose, process
 from outboxkit.runtime.settings import Settings, load
@@ -19,6 +22,8 @@ from outboxkit.tables import shard_member, sharding
 from tests.acceptance import shop
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient, keyed
+from tests.support.polling import eventually_async
+from tests.support.tcp_proxy import TcpProxy
 
 
 def move_of(broker: PlainClient) -> ShardMove:
@@ -186,6 +191,94 @@ async def test_a_marker_of_a_change_that_the_database_does_not_know_stops_no_sha
     assert [(line["move"], line["queue"]) for line in said] == [(99, two.names[0])]
     assert await subscriber.receive(wait=False) is not None
     await subscriber.close()
+
+
+async def test_a_plain_consumer_that_others_took_for_gone_keeps_the_marker_for_them(
+    broker: PlainClient, postgresql_url: str, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """It could not reach the database while they split the queue, and is still the active consumer there."""
+    monkeypatch.setattr(membership, "SEEN_SECONDS", 0.1)
+    two, target = Shards(broker.queue, 2), make_url(postgresql_url)
+    proxy = TcpProxy(target.host or "localhost", target.port or 5432)
+    engine = process.engine(target.set(host="127.0.0.1", port=proxy.port), name="test")
+    subscriber = RabbitSubscriber(
+        broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True
+    )
+    plain = Consumer(engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
+    with capture_logs() as logs:
+        running = asyncio.create_task(plain.run(asyncio.Event()))
+        await eventually_async(lambda: asyncio.sleep(0, [log for log in logs if log["event"] == "consumer connected"]))
+    proxy.refuse()
+    async with async_pg_engine.begin() as connection:
+        await connection.execute(update(sharding).values(shards=2, move=1))
+    await moved(broker, Shards(broker.queue, 1), two, 1)
+    await eventually_async(lambda: asyncio.sleep(0, subscriber.keys_left(1) == ()), seconds=20)
+    proxy.accept()
+    with pytest.raises(ConfigurationError, match="start with --shards 2"):
+        await asyncio.wait_for(running, timeout=60)
+    assert await received(broker, broker.queue, two, move=1) == set(), "the marker was there"
+    await engine.dispose()
+    proxy.close()
+
+
+async def test_a_database_that_answers_ends_no_outage_of_the_broker(
+    broker: PlainClient, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """A consumer of a queue that is not split says in the database that it is there, before it connects again."""
+    target = urlsplit(broker.url)
+    proxy = TcpProxy(target.hostname or "localhost", target.port or 5672)
+    url = target._replace(netloc=f"{target.netloc.rpartition('@')[0]}@127.0.0.1:{proxy.port}").geturl()
+    subscriber = RabbitSubscriber(
+        url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True
+    )
+    connect, tries, stop = subscriber.connect, list[str](), asyncio.Event()
+
+    async def counted() -> None:
+        tries.append("")
+        await connect()
+
+    monkeypatch.setattr(subscriber, "connect", counted)
+    plain = Consumer(async_pg_engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
+    with capture_logs() as logs:
+        running = asyncio.create_task(plain.run(stop))
+        await eventually_async(lambda: asyncio.sleep(0, [log for log in logs if log["event"] == "consumer connected"]))
+        tries.clear()
+        proxy.refuse()
+        await eventually_async(lambda: asyncio.sleep(0, len(tries) > 1))
+        assert [log["event"] for log in logs if log["event"].startswith("broker is")] == ["broker is away, waiting"]
+        stop.set()
+        await running
+    proxy.close()
+
+
+async def test_a_shard_that_is_deleted_again_and_again_is_bound_each_time(
+    broker: PlainClient, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shards, "SEEN_SECONDS", 0.1)
+    first = Shards(broker.queue, 2).names[0]
+    places = {"database_url": postgresql_url, "queue": broker.queue, "exchange": broker.exchange}
+
+    def is_bound() -> bool:
+        try:
+            broker.publish(b"{}", topic="OrderConfirmed", message_id="m", type="OrderConfirmed")
+        except pika.exceptions.UnroutableError:
+            return False
+        return True
+
+    stop = asyncio.Event()
+    async with compose.consumer(settings_of(broker, **places), inbox.handlers_in([shop])) as consumer:
+        running = asyncio.create_task(consumer.run(stop))
+        await eventually_async(lambda: consumes(broker, first))
+        for _ in range(2):
+            broker.delete_queue(first)
+            await eventually_async(lambda: consumes(broker, first))
+            await eventually_async(lambda: asyncio.to_thread(is_bound))
+        stop.set()
+        await running
+
+
+async def consumes(broker: PlainClient, queue: str) -> bool:
+    return await asyncio.to_thread(lambda: broker.has_queue(queue) and broker.consumers(queue) > 0)
 
 
 async def test_a_consumer_that_connects_again_binds_nothing(broker: PlainClient):

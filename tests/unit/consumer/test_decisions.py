@@ -162,6 +162,12 @@ def test_a_handlers_own_attempts_count_for_what_the_inbox_must_remember():
         ConsumerPolicy(max_attempts=1, delays=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
 
 
+def test_more_crashes_than_can_be_counted_are_refused():
+    ConsumerPolicy(max_crashes=8).check([])
+    with pytest.raises(ConfigurationError, match="max_crashes is 9: up to 8 can be counted"):
+        ConsumerPolicy(max_crashes=9).check([])
+
+
 def test_a_dead_letter_keeps_the_whole_message():
     sent = message(key="k", topic="t", headers={"a": 1}, correlation_id="c", causation_id="d", content_encoding="gzip")
     sent = replace(sent, version=3)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, Reject, Retry, inbox_handler, tables
-from outboxkit.consumer import Concurrency, ConsumerPolicy, dispatcher
+from outboxkit.consumer import Concurrency, ConsumerPolicy, decisions, dispatcher
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message, rows
 
@@ -104,6 +104,18 @@ async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench:
     (letter,) = rows(database_url, tables.dead_letter)
     assert (letter["message_id"], letter["reason"]) == ("m-1", "crash")
     assert rows(database_url, tables.attempt) == []
+
+
+async def test_the_most_crashes_that_a_policy_may_allow_come_before_it_is_renewed(bench: Bench, database_url: str):
+    trace = Trace()
+    policy = ConsumerPolicy(max_crashes=decisions.MOST_CRASHES)
+    put_redelivered(bench, 1)
+    queue, records = bench.subscriber.queue, bench.consumer(trace.handler)._runner.records
+    for _ in range(decisions.MOST_CRASHES):  # as often as a process had it, and ended
+        await records.start("m-1", bench.stop)
+        queue.requeue(queue.ready.pop())
+    assert (await bench.drain(trace.handler, policy=policy)).outcomes == {Outcome.DEAD: 1}
+    assert [letter["reason"] for letter in rows(database_url, tables.dead_letter)] == ["crash"]
 
 
 async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench, database_url: str):

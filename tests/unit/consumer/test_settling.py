@@ -89,6 +89,21 @@ async def test_in_order_one_that_may_have_killed_a_process_is_a_suspect_at_each_
     assert starts == [1, 1, 1]
 
 
+@pytest.mark.parametrize(("crashes", "reason"), [(0, "failed"), (3, "crash")])
+async def test_in_order_a_dead_letter_tells_of_the_failures_before_a_restart(
+    bench: Bench, database_url: str, crashes: int, reason: str
+):
+    records = bench.consumer(fails)._runner.records
+    failed = await records.fail("m-1", bench.stop)
+    assert failed is not None
+    for _ in range(crashes):
+        await records.start("m-1", bench.stop)
+    put_redelivered(bench, key="k")
+    await bench.run_until_settled(fails, max_attempts=2, concurrency=Concurrency(2, ordered=True))
+    (letter,) = rows(database_url, tables.dead_letter)
+    assert (letter["reason"], letter["attempts"], letter["first_failed_at"]) == (reason, 2, failed.first_failed_at)
+
+
 async def test_in_order_a_handler_that_gave_up_is_not_run_again_however_often_the_others_fail(bench: Bench):
     calls: list[int] = []
 

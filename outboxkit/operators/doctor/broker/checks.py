@@ -10,7 +10,7 @@ from outboxkit.brokers.memory import matches
 from outboxkit.brokers.rabbitmq import rights
 from outboxkit.brokers.rabbitmq.rights import RightsNeeded
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE, dead_queue, shared_declarations
-from outboxkit.consumer.handle import REQUEUE_FRESH_AFTER
+from outboxkit.consumer.decisions import REQUEUE_FRESH_AFTER
 from outboxkit.errors.failures import printable
 from outboxkit.errors.figures import many, shell_word, span
 from outboxkit.operators.doctor.broker.expected import ExpectedBroker
@@ -431,7 +431,7 @@ def _bind(queue: str, key: str, snapshot: Snapshot) -> str:
 RABBITMQ_4_DELIVERIES = 20
 """The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Before there is none."""
 ENOUGH_DELIVERIES = 100
-"""A delivery limit that outboxkit never reaches."""
+"""A delivery limit that outboxkit reaches only with a key of an ordered queue: such a message is never renewed."""
 
 
 def _knows_limits(snapshot: Snapshot) -> bool:
