@@ -96,10 +96,10 @@ class Records:
         rows = await self._write(statement, self._place(message_id), stop)
         return AttemptRecord(*rows[0]) if rows else None
 
-    async def fail(self, message_id: str, stop: asyncio.Event) -> AttemptRecord | None:
-        """Record that the start has ended, with one more failure."""
+    async def fail(self, message_id: str, failed: int, stop: asyncio.Event) -> AttemptRecord | None:
+        """Record that the start has ended, with the failure of this number, from 1."""
         statement = statements.inbox.fail(self.engine.dialect.name)
-        rows = await self._write(statement, self._place(message_id), stop)
+        rows = await self._write(statement, self._place(message_id) | {"failed": failed}, stop)
         return AttemptRecord(0, *rows[0]) if rows else None
 
     async def forget(self, *message_ids: str, stop: asyncio.Event) -> bool:

@@ -384,7 +384,7 @@ class HandlerRunner:
             await self.records.note_retry(arrival, retried, attempt, planned)
             delay = await arrival.retry(shortest, handlers=names)
         else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
-            updated = await self.records.fail(_id(arrival), stop)
+            updated = await self.records.fail(_id(arrival), arrival.failures + 1, stop)
             if updated is None:
                 await arrival.requeue()
                 return

@@ -224,17 +224,20 @@ def start(dialect: str) -> ReturningInsert[Any]:
 
 @cache
 def fail(dialect: str) -> ReturningInsert[Any]:
-    """Count a failure, and the starts as ended; returns failures (with this one) and first_failed_at.
+    """Count the starts as ended, and the failure with the number `failed`; returns failures and first_failed_at.
 
-    Parameters: queue, message_id. Index: the primary key. Locks: the row.
+    Repeated after a commit whose answer was lost, it counts no second one.
+
+    Parameters: queue, message_id, failed. Index: the primary key. Locks: the row.
     """
+    failed = bindparam("failed", type_=Integer)
     changed = {
         "starts": _ZERO,
-        "failures": attempt.c.failures + _ONE,
+        "failures": case((attempt.c.failures > failed, attempt.c.failures), else_=failed),
         "first_failed_at": func.coalesce(attempt.c.first_failed_at, _NOW),
         "touched_at": _NOW,
     }
-    first = {"starts": _ZERO, "failures": _ONE, "first_failed_at": _NOW}
+    first = {"starts": _ZERO, "failures": failed, "first_failed_at": _NOW}
     return _count(dialect, first, changed, *_COUNTED[1:])
 
 

@@ -111,7 +111,7 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {"outboxkit_inbox_processed"},
     ),
     "inbox.start": (statements.inbox.start("postgresql"), COUNTED, {ATTEMPT}),
-    "inbox.fail": (statements.inbox.fail("postgresql"), COUNTED, {ATTEMPT}),
+    "inbox.fail": (statements.inbox.fail("postgresql"), COUNTED | {"failed": 1}, {ATTEMPT}),
     "inbox.call_off": (
         statements.inbox.call_off(),
         {f"at_{name}": value for name, value in COUNTED.items()},

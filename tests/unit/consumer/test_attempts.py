@@ -82,11 +82,13 @@ async def test_starts_and_failures_are_counted_for_each_message_of_a_queue(
     assert [(await billing.start("m", stop)).starts for _ in range(3)] == [1, 2, 3]
     assert (await billing.start("n", stop)).starts == 1
     assert (await shipping.start("m", stop)).starts == 1
-    failed = await billing.fail("m", stop)
+    failed = await billing.fail("m", 1, stop)
     assert (failed.starts, failed.failures, failed.first_failed_at is not None) == (0, 1, True)
     again = await billing.start("m", stop)
     assert (again.starts, again.failures, again.first_failed_at) == (1, 1, failed.first_failed_at)
-    assert (await billing.fail("m", stop)).first_failed_at == failed.first_failed_at
+    assert await billing.fail("m", 1, stop) == failed, "repeated after a commit whose answer was lost"
+    again = await billing.fail("m", 2, stop)
+    assert (again.failures, again.first_failed_at) == (2, failed.first_failed_at)
     assert await billing.forget("m", stop=stop)
     assert (await billing.start("m", stop)).failures == 0
     assert [(row["queue"], row["message_id"]) for row in rows(database_url, tables.attempt)] == [

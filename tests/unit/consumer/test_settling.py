@@ -94,7 +94,7 @@ async def test_in_order_a_dead_letter_tells_of_the_failures_before_a_restart(
     bench: Bench, database_url: str, crashes: int, reason: str
 ):
     records = bench.consumer(fails)._runner.records
-    failed = await records.fail("m-1", bench.stop)
+    failed = await records.fail("m-1", 1, bench.stop)
     assert failed is not None
     for _ in range(crashes):
         await records.start("m-1", bench.stop)
