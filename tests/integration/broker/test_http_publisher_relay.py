@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -167,19 +168,21 @@ async def test_a_destination_is_back_when_it_answers_and_not_when_nothing_is_lef
     engine: Engine, async_engine: AsyncEngine, destination: Destination
 ):
     await destination.refuse()
-    with Session(engine) as session, session.begin():
-        outbox.add(session, TellPartner(1), message_id="cancelled")
+
+    def change(work: Callable[[Session], object]) -> object:
+        with Session(engine) as session, session.begin():
+            return work(session)
+
+    change(lambda session: outbox.add(session, TellPartner(1), message_id="cancelled"))
     stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
     with capture_logs() as said:
         running = asyncio.create_task(relay(async_engine, publisher).run(stop))
         await eventually_async(lambda: asyncio.sleep(0, publisher.trouble))
-        with Session(engine) as session, session.begin():
-            assert outbox.cancel(session, "cancelled")
+        assert await asyncio.to_thread(change, lambda session: outbox.cancel(session, "cancelled"))
         await asyncio.sleep(1)  # several turns without a message
         assert [line["event"] for line in said if " is " in line["event"]] == ["destination is away, waiting"]
         await destination.listen()
-        with Session(engine) as session, session.begin():
-            outbox.add(session, TellPartner(2))
+        await asyncio.to_thread(change, lambda session: outbox.add(session, TellPartner(2)))
         await eventually_async(lambda: asyncio.sleep(0, [line for line in said if " is back" in line["event"]]))
         stop.set()
         await running

@@ -10,7 +10,7 @@ SET due_at=CASE WHEN (EXISTS (SELECT *
         FROM parking
         WHERE parking.key = outboxkit_outbox.key AND parking.position < outboxkit_outbox.position)) THEN :param_1 ELSE
             :due END, held=:held
-WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[]) AND (EXISTS (SELECT *
+WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[]) AND (EXISTS (SELECT outboxkit_dead_letter.key
         FROM outboxkit_dead_letter
         WHERE outboxkit_dead_letter.parked AND outboxkit_dead_letter.destination = :of_destination AND
             outboxkit_dead_letter.key = outboxkit_outbox.key AND outboxkit_dead_letter.position <
