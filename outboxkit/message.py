@@ -219,13 +219,13 @@ class Handling:
 
     Attributes:
         origin: of the ids of messages that the handler adds; None if they are new ones.
-        effects: the keys of its effects that were given none, whichever of its tasks and threads made them.
+        keyless_effects: the names of its effects that were given no key, whichever of its tasks and threads made them.
     """
 
     message: Message
     handler: str | None = None
     origin: Origin | None = field(default=None, compare=False, repr=False)
-    effects: list[str] = field(default_factory=list, compare=False, repr=False)
+    keyless_effects: list[str] = field(default_factory=list, compare=False, repr=False)
 
 
 _handling: ContextVar[Handling | None] = ContextVar("outboxkit_handling", default=None)

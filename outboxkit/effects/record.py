@@ -193,12 +193,12 @@ def _default_key(within: Handling | None) -> str:
             "effects.once needs a key if no handler is running: the name of the effect at each run, such as "
             "f'receipt-{order.id}'"
         )
-    if within.effects:
+    if within.keyless_effects:
         raise ConfigurationError(
             f"handler {within.handler!r} has a second effect, and both would have the same name: give each a key of "
             "its own, such as f'receipt-{order.id}'"
         )
-    within.effects.append(key := f"{len(within.handler)}:{within.handler}:{within.message.id}")
+    within.keyless_effects.append(key := f"{len(within.handler)}:{within.handler}:{within.message.id}")
     return key
 
 

@@ -98,8 +98,8 @@ def park(dialect: str) -> Update:
         is_parked = exists().where(before.c.key == outbox.c.key, before.c.position < outbox.c.position)
     else:
         before = parking.with_for_update(read=True, skip_locked=True).cte("parking")
-        is_locked = exists().where(before.c.key == outbox.c.key, before.c.position < outbox.c.position)
-        until = case((is_locked, until), else_=bindparam("due", type_=UtcDateTime))
+        is_ours = exists().where(before.c.key == outbox.c.key, before.c.position < outbox.c.position)
+        until = case((is_ours, until), else_=bindparam("due", type_=UtcDateTime))
         is_before = (dead_letter.c.key == outbox.c.key, dead_letter.c.position < outbox.c.position)
         is_parked = select(dead_letter.c.key).where(*is_parking, *is_before).exists()  # not all columns: least rights
     return update(outbox).where(_among_positions(dialect), is_parked).values(due_at=until, held=True)
