@@ -6,24 +6,30 @@ keys, `shares`.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
-from outboxkit.database.driver_rows import fetch
+from outboxkit.database.driver_rows import DriverRows, fetch
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.floor import SMALL_GAP, SMALL_GAP_SECONDS, Floor
 from outboxkit.relay.order import Batch, ClaimedRow, Predecessors, read_claimed
 from outboxkit.relay.shares import ContendedKeys, Shares
+from outboxkit.statements.claim import PAYLOAD_PLACE
 from outboxkit.statements.dialects import is_server
 
 QUERY_SECONDS = 0.1
 """The interval at which a busy relay queries due rows, and the writers that keep the floor down."""
 FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
-"""A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size."""
+"""A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size.
+
+Of larger rows behind small ones it keeps only as many as these bytes; one message may go over them.
+"""
 FEW_ROWS = 16
 """Fewer rows than these in a batch say that no more are ready."""
 PROBE_ROWS = 20
@@ -87,6 +93,7 @@ class Claimer:
         self._claim_ready_of_share = statements.claim.claim_ready_of_share()
         self._claim_due_of_share = statements.claim.claim_due_of_share()
         self._join_shares = statements.claim.join_shares()
+        self._payloads = statements.claim.payloads(engine.dialect.name)
         self._predecessors = statements.claim.predecessors(engine.dialect.name)
         self._writers, self._oldest_ready = statements.claim.writers(), statements.claim.oldest_ready()
 
@@ -132,7 +139,7 @@ class Claimer:
             await connection.begin()
             await self._find_share(connection)
             self._left_out = list({*self._contended.keys(), *blocked}) if self._is_server else []
-            rows, floor = ([], 0) if self.stands_by else await self._lock(connection, as_of)
+            rows, floor, is_few = ([], 0, True) if self.stands_by else await self._lock(connection, as_of)
             predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
             if not self._keeps_locks:
                 await connection.rollback()
@@ -143,7 +150,7 @@ class Claimer:
         batch.plan(predecessors, now=now)
         if rows:
             self._contended.saw(len(rows), batch.blocked)
-        batch.is_last = len(rows) < min(FEW_ROWS, self._limit) and not batch.blocked and not self.leaves_rows
+        batch.is_last = is_few and not batch.blocked and not self.leaves_rows
         return batch
 
     async def _find_share(self, connection: AsyncConnection) -> None:
@@ -165,8 +172,8 @@ class Claimer:
         self.shares.leave()
         self._limit = min(self._limit, PROBE_ROWS)
 
-    async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int]:
-        """Due rows and ready rows in position order, and the floor above which ready ones were searched.
+    async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int, bool]:
+        """Due rows and ready rows in position order, the floor above which ready ones were searched, and if few are.
 
         At least half of a batch is for ready rows, if there are any. Due rows are queried every `QUERY_SECONDS`, in a
         claim without ready rows, and as long as there are some.
@@ -180,21 +187,37 @@ class Claimer:
         ready, floor = await self._ready(connection, max(limit - len(due), 1), is_sweep=is_sweep)
         room = limit - len(ready)
         if half <= len(due) < room or not (asks or ready):
-            positions = {row.position for row in due}
-            due += [row for row in await self._due(connection, as_of, room) if row.position not in positions]
+            positions = {row[0] for row in due}
+            due = [*due, *(row for row in await self._due(connection, as_of, room) if row[0] not in positions)]
         self._found_due = bool(due)
-        rows = sorted([*due, *ready], key=lambda row: row.position)
-        self._claims_in_share = CLAIMS_IN_SHARE if len(rows) >= limit else max(self._claims_in_share - 1, 0)
+        locked = sorted([*due, *ready], key=itemgetter(0))
+        self._claims_in_share = CLAIMS_IN_SHARE if len(locked) >= limit else max(self._claims_in_share - 1, 0)
+        rows = read_claimed(await self._read_payloads(connection, locked))
         if rows:
             average = sum(len(row.message.payload) for row in rows) / len(rows)
             self._limit = max(1, min(self._size, round(BATCH_BYTES / max(average, 1))))
-        return rows, floor
+        return rows, floor, len(locked) < min(FEW_ROWS, limit) and len(rows) == len(locked)
 
-    async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[ClaimedRow]:
-        parameters: dict[str, object] = {"destination": self.destination, "now": as_of, "limit": limit}
+    async def _read_payloads(self, connection: AsyncConnection, locked: DriverRows) -> Iterator[tuple[Any, ...]]:
+        """The rows with those payloads that the claim left out, up to the first for which there is no room."""
+        large = [row[0] for row in locked if row[PAYLOAD_PLACE] is None]
+        if not large:
+            return iter(locked)
+        parameters = {"positions": large, "budget": BATCH_BYTES}
+        payloads = dict(await fetch(connection, self._payloads, parameters))
+        held = takewhile(lambda row: row[PAYLOAD_PLACE] is not None or row[0] in payloads, locked)
+        return (
+            (*row[:PAYLOAD_PLACE], payloads.get(row[0], row[PAYLOAD_PLACE]), *row[PAYLOAD_PLACE + 1 :]) for row in held
+        )
+
+    async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> DriverRows:
+        parameters = self._parameters(limit) | {"now": as_of}
         if share := self._share():
-            return read_claimed(await fetch(connection, self._claim_due_of_share, parameters | share))
-        return read_claimed(await fetch(connection, self._claim_due, parameters))
+            return await fetch(connection, self._claim_due_of_share, parameters | share)
+        return await fetch(connection, self._claim_due, parameters)
+
+    def _parameters(self, limit: int) -> dict[str, object]:
+        return {"destination": self.destination, "limit": limit, "payload_limit": BATCH_BYTES // self._limit}
 
     def _share(self) -> dict[str, object]:
         """The parameters of claims that leave out rows; empty if they need not."""
@@ -202,23 +225,23 @@ class Claimer:
             return {}
         return {"except_keys": self._left_out, "relays": self.shares.count, "rank": self.shares.rank}
 
-    async def _ready(self, connection: AsyncConnection, limit: int, *, is_sweep: bool) -> tuple[list[ClaimedRow], int]:
+    async def _ready(self, connection: AsyncConnection, limit: int, *, is_sweep: bool) -> tuple[DriverRows, int]:
         if self._is_server and self._is_floor_time():
             await self._raise_floor(connection)
         started = self._monotonic()
         floor = 0 if is_sweep else self.floor.value
-        parameters: dict[str, object] = {"destination": self.destination, "floor": floor, "limit": limit}
+        parameters = self._parameters(limit) | {"floor": floor}
         if share := self._share():
             share["last"] = self.shares.last_position
-            rows = read_claimed(await fetch(connection, self._claim_ready_of_share, parameters | share))
+            rows = await fetch(connection, self._claim_ready_of_share, parameters | share)
         else:
-            rows = read_claimed(await fetch(connection, self._claim_ready, parameters))
+            rows = await fetch(connection, self._claim_ready, parameters)
         if is_sweep:
             ended = self._monotonic()
             self._next_sweep = ended + max(SWEEP_SECONDS, (ended - started) / SWEEP_SHARE)
-            if rows and rows[0].position <= self.floor.value:
+            if rows and rows[0][0] <= self.floor.value:
                 self.floor = Floor()
-        self.floor.saw(row.position for row in rows)
+        self.floor.saw(row[0] for row in rows)
         return rows, floor
 
     def _is_floor_time(self) -> bool:

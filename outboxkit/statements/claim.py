@@ -14,7 +14,9 @@ from sqlalchemy import (
     Select,
     String,
     and_,
+    any_,
     bindparam,
+    case,
     cast,
     column,
     false,
@@ -35,10 +37,17 @@ from outboxkit.codec.rows import COLUMNS
 from outboxkit.statements.dialects import IN_THIS_DATABASE, LOCKS, has_one_writer
 from outboxkit.tables import dead_letter, outbox, ready_place
 
+_IS_SMALL = func.length(outbox.c.payload) <= bindparam("payload_limit", type_=BigInteger)
 CLAIMED = tuple(
-    outbox.c[name] for name in ("position", "attempts", *COLUMNS, "expires_at", "discard_unroutable", "due_at", "reply")
+    case((_IS_SMALL, outbox.c.payload)).label(name) if name == "payload" else outbox.c[name]
+    for name in ("position", "attempts", *COLUMNS, "expires_at", "discard_unroutable", "due_at", "reply")
 )
-"""The columns of a claimed row, in the order in which `outboxkit.relay.order` reads them."""
+"""The columns of a claimed row, in the order in which `outboxkit.relay.order` reads them.
+
+A payload over `payload_limit` bytes is null, to be read by `payloads`.
+"""
+PAYLOAD_PLACE = 2 + COLUMNS.index("payload")
+"""Its place in `CLAIMED`."""
 
 _NOW = bindparam("now", type_=outbox.c.due_at.type)
 _FLOOR = bindparam("floor", type_=BigInteger)
@@ -60,8 +69,9 @@ def ready_rows() -> tuple[ColumnElement[bool], ...]:
 def claim_ready() -> Select[Any]:
     """The oldest ready rows above the floor, in position order.
 
-    Parameters: destination, floor (a position), limit. Index: outboxkit_outbox_ready, from the floor on. Locks: each
-    row FOR UPDATE until the transaction ends; rows that another relay has locked are skipped.
+    Parameters: destination, floor (a position), limit, payload_limit (see `CLAIMED`). Index: outboxkit_outbox_ready,
+    from the floor on. Locks: each row FOR UPDATE until the transaction ends; rows that another relay has locked are
+    skipped.
     """
     return select(*CLAIMED).where(*ready_rows()).order_by(*_ORDER).limit(_LIMIT).with_for_update(skip_locked=True)
 
@@ -69,7 +79,8 @@ def claim_ready() -> Select[Any]:
 def claim_due() -> Select[Any]:
     """Due rows: retries, rows that wait behind them, and delayed messages; the longest due first.
 
-    Parameters: destination, now, limit. Index: outboxkit_outbox_due, up to `now`. Locks: as `claim_ready`.
+    Parameters: destination, now, limit, payload_limit. Index: outboxkit_outbox_due, up to `now`. Locks: as
+    `claim_ready`.
     """
     return (
         select(*CLAIMED)
@@ -98,6 +109,22 @@ def claim_due_of_share() -> Select[Any]:
     `now`, also over rows that are left out. Locks: as `claim_ready`.
     """
     return claim_due().where(_of_share())
+
+
+def payloads(dialect: str) -> Select[Any]:
+    """Positions and payloads of locked rows in position order, until their payloads reach so many bytes in all.
+
+    Parameters: positions, budget (bytes). Index: the primary key. Locks: none.
+    """
+    is_given = (
+        outbox.c.position.in_(bindparam("positions", expanding=True, type_=BigInteger))
+        if has_one_writer(dialect)
+        else outbox.c.position == any_(_array("positions", BigInteger()))
+    )
+    size = func.length(outbox.c.payload)
+    before = (func.sum(size).over(order_by=outbox.c.position) - size).label("before")
+    sized = select(outbox.c.position, outbox.c.payload, before).where(is_given).subquery("sized")
+    return select(sized.c.position, sized.c.payload).where(sized.c.before < bindparam("budget", type_=BigInteger))
 
 
 def predecessors(dialect: str) -> Select[Any]:

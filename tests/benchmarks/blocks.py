@@ -43,7 +43,7 @@ def measured(engine: Engine, url: str, rows: int) -> dict[str, int]:
         connection.exec_driver_sql("VACUUM ANALYZE outboxkit_outbox")
         connection.exec_driver_sql("VACUUM ANALYZE outboxkit_inbox")
     handled = {"handler": "Bill", "message_id": ids.new(), "type": "T", "attempts": 1, "payload_crc": 7}
-    claimed = {"destination": "default", "floor": 0, "limit": 1000}
+    claimed = {"destination": "default", "floor": 0, "limit": 1000, "payload_limit": 16_000}
     return {
         CLAIM: blocks(engine, statements.claim.claim_ready(), claimed),
         INBOX: blocks(engine, statements.inbox.record_processed("postgresql"), handled | {"made": datetime.now(UTC)}),

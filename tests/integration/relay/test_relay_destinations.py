@@ -84,7 +84,13 @@ async def test_a_backlog_of_another_destination_is_not_walked_over(pg_engine: En
     fill(pg_engine, 50_100, first=50_001, keys=1)
     with pg_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE outboxkit_outbox"))
-    ours: dict[str, Any] = {"destination": "default", "floor": 0, "limit": 500, "now": NOW + HOUR}
+    ours: dict[str, Any] = {
+        "destination": "default",
+        "floor": 0,
+        "limit": 500,
+        "payload_limit": 1000,
+        "now": NOW + HOUR,
+    }
     before = {"keys": ["k0"], "last_positions": [10**6], "own_positions": [0]}
     for statement in (
         statements.claim.claim_ready(),

@@ -22,7 +22,7 @@ from tests.integration.relay.recording import Recorder, add, count, relay, rows,
 from tests.support.polling import eventually_async
 
 CLAIM = statements.claim.claim_ready()
-EVERYTHING = {"destination": "default", "floor": 0, "limit": 10}
+EVERYTHING = {"destination": "default", "floor": 0, "limit": 10, "payload_limit": 1000}
 
 Way = Callable[[AsyncConnection], Awaitable[Any]]
 

@@ -23,7 +23,10 @@ async def test_a_claim_after_statistics_of_an_empty_outbox(pg_engine: Engine, po
         connection.execute(text("DELETE FROM outboxkit_outbox"))
         connection.execute(text("VACUUM ANALYZE outboxkit_outbox"))
     engine = process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=10))
-    claim, parameters = statements.claim.claim_ready(), {"destination": "default", "floor": 0, "limit": 500}
+    claim, parameters = (
+        statements.claim.claim_ready(),
+        {"destination": "default", "floor": 0, "limit": 500, "payload_limit": 1000},
+    )
     async with engine.connect() as connection:
         for _ in range(TIMES):
             assert await fetch(connection, claim, parameters) == []

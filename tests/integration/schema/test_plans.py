@@ -57,6 +57,7 @@ READY, DUE, KEY, HELD = (f"outboxkit_outbox_{name}" for name in ("ready", "due",
 PRIMARY, INBOX, PARKED = "outboxkit_outbox_pkey", "outboxkit_inbox_pkey", "outboxkit_dead_letter_parked"
 INBOX_DEFAULT, ATTEMPT = "outboxkit_inbox_default_pkey", "outboxkit_attempt_pkey"
 OURS = {"destination": "default"}
+CLAIM = {**OURS, "limit": 500, "payload_limit": 1000}
 SHARE = {"relays": 3, "rank": 1, "except_keys": ["k1", "k2"]}
 POSITIONS = list(range(5000, 5500))
 BURIED = {"reason": "rejected", "error": "no", "failures": 1, "parked": True, "now": NOW}
@@ -68,19 +69,24 @@ BATCH = {
     "floor": 5000,
 }
 PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
-    "claim.claim_ready": (statements.claim.claim_ready(), {**OURS, "floor": 5000, "limit": 500}, {READY}),
-    "claim.claim_due": (statements.claim.claim_due(), {**OURS, "now": NOW, "limit": 500}, {DUE}),
+    "claim.claim_ready": (statements.claim.claim_ready(), CLAIM | {"floor": 5000}, {READY}),
+    "claim.claim_due": (statements.claim.claim_due(), CLAIM | {"now": NOW}, {DUE}),
     "claim.claim_ready_of_share": (
         statements.claim.claim_ready_of_share(),
-        {**OURS, **SHARE, "floor": 5000, "last": 9000, "limit": 500},
+        CLAIM | SHARE | {"floor": 5000, "last": 9000},
         {READY},
     ),
     "claim.claim_due_of_share": (
         statements.claim.claim_due_of_share(),
-        {**OURS, **SHARE, "now": NOW, "limit": 500},
+        CLAIM | SHARE | {"now": NOW},
         {DUE},
     ),
     "claim.oldest_ready": (statements.claim.oldest_ready(), {**OURS, "floor": 5000}, {READY}),
+    "claim.payloads": (
+        statements.claim.payloads("postgresql"),
+        {"positions": POSITIONS, "budget": 1000},
+        {PRIMARY},
+    ),
     "claim.predecessors": (statements.claim.predecessors("postgresql"), BATCH, {KEY, HELD, PARKED}),
     "settle.forget_rows": (statements.settle.forget_rows("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
     "settle.keep_published": (statements.settle.keep_published("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
@@ -145,8 +151,8 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {ATTEMPT},
     ),
 }
-SORTS = {"claim.predecessors": {"Sort"}}
-"""Of one key's rows behind a bitmap scan, which a relay's own session does not plan."""
+SORTS = {"claim.predecessors": {"Sort"}, "claim.payloads": {"Sort"}}
+"""Of one key's rows behind a bitmap scan, which a relay's own session does not plan; of a batch's large rows."""
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +192,7 @@ def test_the_docstring_names_these_indexes(name: str):
 
 def test_a_claim_stays_short_however_many_rows_wait_for_later(filled: Engine):
     """`claim_ready` reads no rows but those that it returns."""
-    found = run(filled, PLANS["claim.claim_ready"][0], {**OURS, "floor": 0, "limit": 100})
+    found = run(filled, PLANS["claim.claim_ready"][0], CLAIM | {"floor": 0, "limit": 100})
     (scan,) = [node for node in walk(found) if "Index Name" in node]
     assert (scan["Actual Rows"], scan.get("Rows Removed by Filter", 0)) == (100, 0)
 

@@ -12,7 +12,7 @@ from outboxkit.relay.order import read_claimed
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message
 
-NOTHING_KNOWN = {"destination": "default", "floor": 0, "limit": 10}
+NOTHING_KNOWN = {"destination": "default", "floor": 0, "limit": 10, "payload_limit": 1000}
 
 
 async def test_a_claimed_row_is_the_message_that_was_added(bench: Bench):
@@ -42,7 +42,11 @@ async def test_a_due_row_says_since_when(bench: Bench):
     bench.add("a", deliver_at=NOW - SECOND)
     async with bench.async_engine.connect() as connection:
         (found,) = read_claimed(
-            await fetch(connection, statements.claim.claim_due(), {"destination": "default", "now": NOW, "limit": 10})
+            await fetch(
+                connection,
+                statements.claim.claim_due(),
+                {"destination": "default", "now": NOW, "limit": 10, "payload_limit": 1000},
+            )
         )
     assert found.due_at == NOW - SECOND
     assert found.due_at.utcoffset() == timedelta(0)

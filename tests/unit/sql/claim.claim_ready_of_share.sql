@@ -1,8 +1,9 @@
-SELECT outboxkit_outbox.position, outboxkit_outbox.attempts, outboxkit_outbox.message_id, outboxkit_outbox.type,
-    outboxkit_outbox.payload, outboxkit_outbox.key, outboxkit_outbox.topic, outboxkit_outbox.headers,
-    outboxkit_outbox.correlation_id, outboxkit_outbox.causation_id, outboxkit_outbox.created_at,
-    outboxkit_outbox.content_type, outboxkit_outbox.content_encoding, outboxkit_outbox.queue, outboxkit_outbox.version,
-    outboxkit_outbox.expires_at, outboxkit_outbox.discard_unroutable, outboxkit_outbox.due_at, outboxkit_outbox.reply
+SELECT outboxkit_outbox.position, outboxkit_outbox.attempts, outboxkit_outbox.message_id, outboxkit_outbox.type, CASE
+    WHEN (length(outboxkit_outbox.payload) <= :payload_limit) THEN outboxkit_outbox.payload END AS payload,
+    outboxkit_outbox.key, outboxkit_outbox.topic, outboxkit_outbox.headers, outboxkit_outbox.correlation_id,
+    outboxkit_outbox.causation_id, outboxkit_outbox.created_at, outboxkit_outbox.content_type,
+    outboxkit_outbox.content_encoding, outboxkit_outbox.queue, outboxkit_outbox.version, outboxkit_outbox.expires_at,
+    outboxkit_outbox.discard_unroutable, outboxkit_outbox.due_at, outboxkit_outbox.reply
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.due_at IS NULL AND (outboxkit_outbox.destination, outboxkit_outbox.position) > (:destination,
     :floor) AND outboxkit_outbox.destination <= :destination AND (outboxkit_outbox.key IS NULL OR
