@@ -149,7 +149,7 @@ async def test_rows_below_the_floor_are_found_by_the_sweep_and_kept_in_order(
 def buffers(engine: Engine, floor: int) -> int:
     """What PostgreSQL reads of index and table to claim 100 rows."""
     query = statements.claim.claim_ready().compile(engine)
-    given = {"destination": "default", "floor": floor, "limit": 100}
+    given = {"destination": "default", "floor": floor, "limit": 100, "payload_limit": 1000}
     with engine.connect() as connection:
         found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", given).scalar_one()
         connection.rollback()
