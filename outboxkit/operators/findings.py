@@ -234,7 +234,7 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
     "durability-off": FindingKind(
         severity=PROBLEM,
         what="{what}.",
-        why="A crash of the server or its machine loses commits: orders that were confirmed, with their messages.",
+        why="A crash of the server or its machine loses commits that were confirmed, with their messages.",
         cure="Take the setting back, as a superuser or in your provider's settings. If it is in the URL's options or "
         "in the server's start command, take it out there:",
         commands=("{undo}",),
