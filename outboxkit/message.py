@@ -1,5 +1,6 @@
 """The message that travels, `Message`, and the message that is being handled in this context."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,10 @@ DEFAULT_DESTINATION = "default"
 """The destination of an event that declares none: the broker of the relays that name none either."""
 
 TRACE_HEADERS = ("traceparent", "tracestate")
+TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,200})?")
+"""A `traceparent` (W3C Trace Context, section 3.2), also one of a later version."""
+MOST_STATE = 512
+"""A longer `tracestate` is left out; W3C asks for no more to be passed on."""
 """The headers of a trace context (W3C)."""
 
 
@@ -123,17 +128,25 @@ def changed(message: Message, **fields: Any) -> Message:
 def caused_by(cause: Message, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a message that the handling of `cause` makes: with its correlation id and trace context.
 
-    A correlation id, a causation id and a trace context that `fields` has already stay as they are.
+    A correlation id, a causation id and a trace context that `fields` has already stay as they are. An invalid context
+    is ignored: one of a foreign message may be as long as all headers of a row may be.
     """
     headers = fields.get("headers") or {}
-    trace = {} if "traceparent" in headers else cause.headers
-    inherited = {name: trace[name] for name in TRACE_HEADERS if isinstance(trace.get(name), str)}
+    inherited = {} if "traceparent" in headers else _trace_of(cause.headers)
     return {
         **fields,
         "headers": {**inherited, **headers} if inherited else headers,
         "correlation_id": fields.get("correlation_id") or cause.correlation_id or cause.id,
         "causation_id": fields.get("causation_id") or cause.id,
     }
+
+
+def _trace_of(headers: Mapping[str, object]) -> dict[str, str]:
+    parent, state = (headers.get(name) for name in TRACE_HEADERS)
+    if not isinstance(parent, str) or TRACEPARENT.fullmatch(parent) is None:
+        return {}
+    is_short = isinstance(state, str) and len(state) <= MOST_STATE
+    return {"traceparent": parent} | ({"tracestate": str(state)} if is_short else {})
 
 
 def check_headers(headers: object) -> None:

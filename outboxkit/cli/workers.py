@@ -103,7 +103,7 @@ def _summary(done: Drained) -> str:
         lines.append(STOPPED)
     if done.blocked:
         held = done.paused is None and done.away is None and not done.stopped
-        why = ": another relay holds them; the log says more" if held else ""
+        why = ": another session, usually a relay, has them locked; the log says more" if held else ""
         lines.append(f"{done.blocked} due, but not published{why}")
     elif done.blocked is None:
         lines.append("what is left could not be counted: the database was away")

@@ -132,8 +132,10 @@ class Relay:
         outage = self._outage
         with metrics.observed(self._gauges(outage)):
             self._measurements.begin()
-            await self._run(outage, stop)
-        await self.publisher.close()
+            try:
+                await self._run(outage, stop)
+            finally:
+                await self.publisher.close()
         self._log.info("relay stopped")
 
     async def _run(self, outage: Outage, stop: asyncio.Event) -> None:
@@ -278,6 +280,12 @@ class Relay:
             ConfigurationError: a pooler in transaction mode is in front of the database.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
         """
+        try:
+            return await self._drain(stop, patience)
+        finally:
+            await self.publisher.close()
+
+    async def _drain(self, stop: asyncio.Event, patience: timedelta) -> Drained:
         outage = self._new_outage(patience.total_seconds())
         await outage.ride_out(self._prepare, stop)
         outage.reached("database")
@@ -307,7 +315,6 @@ class Relay:
             totals.blocked, totals.later = await counting.ride_out(lambda: self._count(as_of), stop) or (None, 0)
             totals.away, totals.stopped = outage.words, stop.is_set()
         self._limited_log.flush(everything=True)
-        await self.publisher.close()
         return totals
 
     def _say_started(self) -> None:

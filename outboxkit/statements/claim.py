@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
+    JSON,
     BigInteger,
     ColumnElement,
     Integer,
@@ -135,15 +136,15 @@ def predecessors(dialect: str) -> Select[Any]:
     one snapshot, so that a message that moves from one table to the other is seen in one of them.
 
     Parameters: destination; keys; own_positions (of this relay's batches); last_positions (for each key its last
-    position in the batch) and floor, which are for ready rows. On SQLite one transaction at a time has every row, so no
-    ready row can be a predecessor, and neither is read.
+    position in the batch) and floor, which are for ready rows. SQLite reads neither: one transaction at a time has
+    every row, so a ready predecessor is one that a full batch has no room for, and only a due row has one.
 
     Own positions are a subquery, which is hashed in any plan. `!= ALL(...)` may compare each row with each of them.
 
     Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
     one probe a key in each. Locks: none, and rows that others have locked are seen.
     """
-    return _held_or_parked() if has_one_writer(dialect) else _predecessors()
+    return _predecessors_of_one_writer() if has_one_writer(dialect) else _predecessors()
 
 
 def _predecessors() -> Select[Any]:
@@ -192,9 +193,9 @@ def _predecessors() -> Select[Any]:
     )
 
 
-def _held_or_parked() -> Select[Any]:
+def _predecessors_of_one_writer() -> Select[Any]:
     keys = bindparam("keys", expanding=True, type_=outbox.c.key.type)
-    own = bindparam("own_positions", expanding=True, type_=BigInteger)
+    own = select(func.json_each(bindparam("own_positions", type_=JSON)).table_valued("value").c.value)
     parked = (
         select(dead_letter.c.key, func.min(dead_letter.c.position).label("parked_at"))
         .where(dead_letter.c.parked, dead_letter.c.key.in_(keys), dead_letter.c.destination == _DESTINATION)
@@ -214,14 +215,32 @@ def _held_or_parked() -> Select[Any]:
     first = select(
         held.c.key, null().label("ready_at"), held.c.held_at, outbox.c.due_at, null().label("parked_at")
     ).join(outbox, outbox.c.position == held.c.held_at)
+    claimed = outbox.alias("claimed")
+    due = (
+        select(claimed.c.key, func.max(claimed.c.position).label("upto"))
+        .where(claimed.c.position.in_(own), claimed.c.due_at.is_not(None))
+        .group_by(claimed.c.key)
+        .subquery("due")
+    )
+    ready_at = (
+        select(outbox.c.position)
+        .where(
+            outbox.c.key == due.c.key,
+            outbox.c.destination == _DESTINATION,
+            outbox.c.due_at.is_(None),
+            ready_place < due.c.upto,
+            outbox.c.position.not_in(own),
+        )
+        .order_by(ready_place)
+        .limit(literal_column("1"))
+        .scalar_subquery()
+    )
+    ready = select(due.c.key, ready_at, null(), null(), null())
     dead = parked.subquery("parked")
-    rows = union_all(first, select(dead.c.key, null(), null(), null(), dead.c.parked_at)).subquery("predecessor")
+    rows = union_all(first, ready, select(dead.c.key, null(), null(), null(), dead.c.parked_at)).subquery("predecessor")
     return select(
         rows.c.key,
-        null().label("ready_at"),
-        func.max(rows.c.held_at).label("held_at"),
-        func.max(rows.c.due_at).label("due_at"),
-        func.max(rows.c.parked_at).label("parked_at"),
+        *(func.max(rows.c[name]).label(name) for name in ("ready_at", "held_at", "due_at", "parked_at")),
     ).group_by(rows.c.key)
 
 

@@ -5,14 +5,13 @@ whatever propagator the application has, without baggage. Names and attributes f
 https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 from outboxkit.errors.failures import first_line, traceback_of
-from outboxkit.message import TRACE_HEADERS, Message
+from outboxkit.message import MOST_STATE, TRACE_HEADERS, TRACEPARENT, Message
 
 try:
     from opentelemetry import context as contexts
@@ -32,9 +31,6 @@ TRACER = "outboxkit"
 
 MOST_LINKS = 128
 """The maximum number of links of a span, which is also the SDK's own."""
-MOST_STATE = 512
-"""A longer `tracestate` is left out; W3C asks for no more to be passed on."""
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,200})?")
 _LENGTH, _UNSAMPLED = 55, frozenset("02468ace")
 """The length of a `traceparent`, and the last digits of one that is not sampled."""
 _BATCH = "batch"
@@ -276,7 +272,7 @@ def _links(messages: Iterable[Message]) -> "tuple[list[trace.Link], bool]":
 def _context_of(headers: Mapping[str, object], *, with_state: bool = True) -> "SpanContext | None":
     """The trace context in a message's headers (W3C Trace Context, section 3.2); None if there is no valid one."""
     text = headers.get("traceparent")
-    match = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
+    match = TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
         return None
     state = headers.get("tracestate") if with_state else None

@@ -184,7 +184,7 @@ def test_a_drain_is_summed_up():
     assert _summary(done).splitlines() == [
         "published 5",
         "2 wait for a later time",
-        "3 due, but not published: another relay holds them; the log says more",
+        "3 due, but not published: another session, usually a relay, has them locked; the log says more",
         "4 A will be tried again: unroutable: x",
         "1 B will be tried again: rejected: y",
     ]

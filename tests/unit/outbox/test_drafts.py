@@ -15,6 +15,7 @@ from outboxkit.message import handling
 from outboxkit.outbox import _Drafts
 from tests.unit.shop import NOW, CustomerMoved, Line, OrderConfirmed, ParcelSent, StockChanged, message, rows
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ORDER = OrderConfirmed(7, Decimal("9.50"))
 LATER = datetime.now(UTC) + timedelta(days=60)
 
@@ -140,12 +141,22 @@ def test_arguments_win_over_the_message(session: Session):
 
 def test_a_message_added_in_a_handler_knows_its_cause(session: Session):
     cause = message(
-        id="cause", correlation_id="story", headers={"traceparent": "00-a-b-01", "tracestate": "x=1", "own": 1}
+        id="cause",
+        correlation_id="story",
+        headers={
+            "traceparent": TRACE,
+            "tracestate": "x=1",
+            "own": 1,
+        },
     )
     with handling(cause):
         sent = outbox.add(session, ORDER, headers={"mine": 2})
     assert (sent.correlation_id, sent.causation_id) == ("story", "cause")
-    assert dict(sent.headers) == {"traceparent": "00-a-b-01", "tracestate": "x=1", "mine": 2}
+    assert dict(sent.headers) == {
+        "traceparent": TRACE,
+        "tracestate": "x=1",
+        "mine": 2,
+    }
 
 
 def test_what_is_said_wins_over_the_cause(session: Session):

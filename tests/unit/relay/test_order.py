@@ -152,3 +152,11 @@ async def test_followers_that_are_due_before_their_first_do_not_stand_in_its_way
     bench.add(*"bcdefgh", key="k", columns={"held": True, "due_at": PAST - timedelta(seconds=1)})
     await bench.drain(batch_size=3)
     assert bench.arrived() == ["first", *"bcdefgh"]
+
+
+async def test_a_delayed_message_that_is_due_waits_for_a_ready_one_behind_the_cut_of_its_batch(bench: Bench):
+    bench.add(*"abc")
+    bench.add("ready", key="k")
+    bench.add("delayed", key="k", deliver_at=PAST)
+    await bench.drain(batch_size=3)
+    assert bench.arrived() == [*"abc", "ready", "delayed"]

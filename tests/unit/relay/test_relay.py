@@ -72,6 +72,7 @@ async def test_a_drain_without_patience_raises_the_outage(bench: Bench):
     with pytest.raises(BrokerUnavailable):
         await bench.relay().drain(bench.stop, patience=timedelta(0))
     assert bench.rows() == before
+    assert bench.publisher.closed == 1
 
 
 @pytest.mark.parametrize("way", ["run", "drain"])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from outboxkit import ids
 from outboxkit.brokers import Answer
+from outboxkit.codec.rows import to_row
 from outboxkit.message import FIELDS, Message
 from outboxkit.relay.decisions import Reply, reply_to
 from outboxkit.relay.order import ClaimedRow
@@ -21,7 +22,7 @@ def replied(answer: Answer | None = None, **more: object) -> Reply:
 
 
 def test_a_reply_is_caused_by_its_message_and_part_of_its_story():
-    trace = {"traceparent": "00-a-b-01", "tracestate": "x=1"}
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "x=1"}
     found = replied(
         Answer(b'{"ok":true}', "application/json; charset=utf-8"),
         id="m-7",
@@ -65,3 +66,11 @@ def test_whatever_is_said_can_be_stored_and_sent(payload: bytes, content_type: s
     found = replied(Answer(payload, content_type)).message
     assert Message(*(getattr(found, name) for name in FIELDS)).content_type
     assert found.payload == (payload or b"{}")
+
+
+@pytest.mark.parametrize("broken", [{"traceparent": "a" * 120_000}, {"tracestate": "a" * 120_000}])
+def test_a_trace_context_that_is_none_is_not_passed_on(broken: dict[str, str]):
+    """As a row its headers would be too long: the settlement would fail, and end the relay."""
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "x=1"}
+    row = ClaimedRow(7, 0, message(headers=trace | broken))
+    assert to_row(reply_to(row, "CardCharged", None, now=LATER).message)

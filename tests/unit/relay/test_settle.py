@@ -16,6 +16,8 @@ from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message, rows
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 
 async def claim(bench: Bench) -> Batch:
     return await Claimer(bench.async_engine, 20, destination=bench.destination).claim(NOW, now=NOW)
@@ -118,7 +120,7 @@ async def test_an_error_settles_nothing_and_gives_the_connection_back(bench: Ben
 
 
 def reply_of(position: int, id_: str, **more: Any) -> Reply:
-    claimed = ClaimedRow(position, 0, message(id=id_, key="k", headers={"traceparent": "t"}), reply="CardCharged")
+    claimed = ClaimedRow(position, 0, message(id=id_, key="k", headers={"traceparent": TRACE}), reply="CardCharged")
     return reply_to(claimed, "CardCharged", Answer(**{"payload": b"{1}", **more}), now=NOW)
 
 
@@ -130,7 +132,7 @@ async def test_replies_are_added_for_the_destination_default(bench: Bench):
     left, first, second = bench.rows()
     assert left["message_id"] == "c"
     assert (first["message_id"], first["type"], first["payload"]) == (ids.derive("reply", "a"), "CardCharged", b"{1}")
-    assert (first["key"], first["headers"], first["created_at"]) == ("k", b'{"traceparent":"t"}', NOW)
+    assert (first["key"], first["headers"], first["created_at"]) == ("k", b'{"traceparent":"%s"}' % TRACE.encode(), NOW)
     assert (first["correlation_id"], first["causation_id"], first["topic"]) == ("a", "a", None)
     assert (second["payload"], second["content_type"][:3]) == (b"{}", "x\\0")
     for row in (first, second):
