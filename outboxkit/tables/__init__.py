@@ -125,7 +125,9 @@ outbox = Table(
 
 
 def _partial(name: str, *columns: ColumnElement[Any], where: ColumnElement[bool], unique: bool = False) -> None:
-    Index(f"outboxkit_{name}", *columns, postgresql_where=where, sqlite_where=where, unique=unique)
+    is_flag = isinstance(where, Column) and not unique  # SQLite uses the index only for the words of its queries
+    on_sqlite = where == literal_column("1") if is_flag else where
+    Index(f"outboxkit_{name}", *columns, postgresql_where=where, sqlite_where=on_sqlite, unique=unique)
 
 
 _partial("outbox_ready", outbox.c.destination, outbox.c.position, where=outbox.c.due_at.is_(None))
