@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Retry, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Concurrency, Consumer
-from tests.integration.consumer.running_consumer import Ordered, processed, publish
+from tests.integration.consumer.running_consumer import Ordered, behind_proxy, processed, publish
 from tests.support.delays import DELAYS, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
+
+ACK_FRAME_BYTES = 21
 
 
 def subscriber_of(broker: PlainClient, *, ordered: bool = False, prefetch: int = 64) -> RabbitSubscriber:
@@ -119,3 +122,38 @@ async def test_a_drain_of_an_ordered_queue_takes_all_of_it_in_order(async_pg_eng
     done = await consumer_of(async_pg_engine, broker, note, ordered=True).drain(asyncio.Event())
     assert done.outcomes == {Outcome.PROCESSED: 100}
     assert seen == list(range(100))
+
+
+async def test_a_stop_while_it_asks_for_the_length_of_the_queue_still_acks_what_runs(
+    async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    stop, began, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    with behind_proxy(broker) as (proxy, through), capture_logs() as said:
+
+        @inbox_handler("Note")
+        async def note(session: AsyncSession, event: Ordered) -> None:
+            if event.number == 0:
+                proxy.hold_client()  # neither the ack nor the question that follows it arrives
+            else:
+                began.set()
+                await may_end.wait()
+
+        async def sent() -> int:
+            return proxy.held_bytes
+
+        async def is_stopping() -> bool:
+            return any("stopping when" in line["event"] for line in said)
+
+        await declare(broker)
+        publish_all(broker, range(1))
+        draining = asyncio.create_task(consumer_of(async_pg_engine, through, note).drain(stop))
+        await eventually_async(sent, lambda count: count > ACK_FRAME_BYTES)
+        publish_all(broker, range(1, 2))
+        await began.wait()
+        stop.set()
+        await eventually_async(is_stopping)
+        proxy.release()
+        may_end.set()
+        done = await draining
+    assert (done.outcomes, done.waiting) == ({Outcome.PROCESSED: 2}, 0)
+    assert broker.depth() == 0
