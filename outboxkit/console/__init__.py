@@ -2,7 +2,7 @@
 
 `access` says who may come in, `sessions` keeps browsers and forged requests apart, `visit` is a request that was
 let in. The other modules are its pages. They read in read-only transactions, whose statements end in time.
-`operations` alone writes, through `visit.write`.
+`operations` and `workers` write, through `visit.write`.
 """
 
 import secrets

@@ -1,4 +1,4 @@
-"""Who may use the console, and for what: a callable from a request to an `Access`, and three ready-made ones."""
+"""Who may use the console, and for what: a callable from a request to an `Access`, and four ready-made ones."""
 
 import hmac
 import ipaddress

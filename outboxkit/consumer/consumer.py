@@ -1,6 +1,7 @@
 """The consumer service: connects, dispatches deliveries until it is stopped, and waits out outages."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -96,7 +97,8 @@ class Consumer:
         shard: the queue that it reads in truth, for the log and metrics, if `queue` is split into shards.
         concurrency: the limits on work at the same time.
         policy: when a message is given up.
-        patience: how long an outage is waited out; None means for ever.
+        patience: how long an outage is waited out, a broker that takes no copy, and one that is lost again and again
+            before a message is handled; None means for ever.
         readers: of foreign envelopes, asked in this order. What none of them knows is read as outboxkit's.
         clock: for tests; None means the database's own clock.
 
@@ -128,7 +130,7 @@ class Consumer:
         self._engine = engine
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()
-        seconds = patience.total_seconds() if patience else None
+        self._patience = seconds = patience.total_seconds() if patience else None
         name = shard or queue
         self._membership: PlainMember | None = None
         if self._concurrency.ordered and shard is None and isinstance(subscriber, ShardSource):
@@ -166,6 +168,7 @@ class Consumer:
             reports=reports,
             policy=policy,
             now=database_clock.now,
+            patience=seconds,
             endpoint=tracing.Endpoint(subscriber.system, name),
         )
         self._held: frozenset[str] = frozenset()
@@ -303,7 +306,7 @@ class Consumer:
                 await self._membership.leave()
 
     async def _reconnecting(self, stop: asyncio.Event, memory: PayloadMemory, *, drain: bool) -> int:
-        losses = 0
+        losses, first_lost_at = 0, 0.0
         while not stop.is_set():
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
             await self._clock_outage.ride_out(self._days.once, stop)
@@ -336,9 +339,12 @@ class Consumer:
             try:
                 async with self._watch.stop_or_pause(stop) as halt:
                     await dispatcher.run(halt)
-            except Exception as error:  # noqa: BLE001 - `_check_lost` decides
+            except Exception as error:
                 self._check_lost(error, drain=drain)
                 losses = losses + 1 if self.outcomes.total() == handled else 0
+                first_lost_at = first_lost_at if losses > 1 else time.monotonic()
+                if self._patience is not None and time.monotonic() - first_lost_at > self._patience:
+                    raise
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await sleep_unless_stopped(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:

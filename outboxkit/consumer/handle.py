@@ -6,7 +6,7 @@ settled, or requeued after a while.
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar, cast
@@ -205,7 +205,11 @@ def _is_stale_plan(error: BaseException | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRunner:
-    """Handles one delivery after another."""
+    """Handles one delivery after another.
+
+    Attributes:
+        patience: the seconds for which it waits until the broker takes a copy; None: as long as it takes.
+    """
 
     routing: Routing
     transactions: Transactions
@@ -213,6 +217,7 @@ class HandlerRunner:
     reports: Reports
     policy: ConsumerPolicy
     now: Clock
+    patience: float | None = None
     endpoint: tracing.Endpoint = tracing.HERE
     _log: FilteringBoundLogger = field(
         init=False, default_factory=lambda: structlog.get_logger("outboxkit").bind(process="consumer")
@@ -269,7 +274,7 @@ class HandlerRunner:
         if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None and _may_run(arrival):
             # The copy counts as new, so the record of its earlier starts has to go first.
             is_cleared = await self.records.forget(_id(arrival), stop=stop)
-            await (arrival.requeue_fresh() if is_cleared else arrival.requeue())
+            await (self._copied(arrival.requeue_fresh()) if is_cleared else arrival.requeue())
             return
         buried = frozenset[str | None]()
         if arrival.mode is Mode.ISOLATED:
@@ -382,7 +387,7 @@ class HandlerRunner:
                 await arrival.requeue()
                 return
             await self.records.note_retry(arrival, retried, attempt, planned)
-            delay = await arrival.retry(shortest, handlers=names)
+            delay = await self._copied(arrival.retry(shortest, handlers=names))
         else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
             updated = await self.records.fail(_id(arrival), arrival.failures + 1, stop)
             if updated is None:
@@ -393,6 +398,13 @@ class HandlerRunner:
             arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
             arrival.handlers = names or arrival.handlers
         self.reports.failed(_retried_event(retried), arrival.message, retried, attempt=attempt, delay=delay)
+
+    async def _copied(self, copying: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self.patience):
+                return await copying
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"the broker took no copy of a message within {self.patience} s") from error
 
     async def _finish(self, arrival: Arrival, failed: Failed, record: AttemptRecord, stop: asyncio.Event) -> None:
         """Write dead letters for failed handlers, if there are any, clear the attempt record, and only then ack."""

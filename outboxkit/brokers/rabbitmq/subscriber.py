@@ -380,7 +380,8 @@ class RabbitSubscriber(Subscriber):
             await asyncio.sleep(POLL_SECONDS)
             if channel.has_next:
                 continue
-            polls = polls + 1 if await self._all_empty() else 0
+            # The client library closes the channel if a question is cancelled.
+            polls = polls + 1 if await asyncio.shield(asyncio.ensure_future(self._all_empty())) else 0
             if not polls and not self._queues.ordered and time.monotonic() > stalls_at:
                 channel.lose(STALLED)
         return raw

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
-from outboxkit.database.session_names import relay_name
+from outboxkit.database.session_names import RELAY_SESSION, relay_name
 from outboxkit.errors.failures import printable
 from outboxkit.errors.figures import COUNTED, Count, counted, in_utc, many, number, printable_name, shell_word, span
 from outboxkit.message import DEFAULT_DESTINATION
@@ -77,14 +77,11 @@ def check_relays(database: Database) -> Iterator[Diagnosis]:
             yield finding("relay-stuck", waits=waits, relays=connected, relay=_command(name))
         else:
             alone[name] = waits
-    has_relay = any(each.startswith(RELAY_SESSIONS) for each in names)
+    has_relay = any(each.startswith(RELAY_SESSION) for each in names)
     if not late and not has_relay and database.is_server:
         alone = {name: waits for name, (_, waits) in ages.items()}
     if alone:
         yield _of_alone(alone, has_sessions=database.is_server, worse=bool(late))
-
-
-RELAY_SESSIONS = "outboxkit relay"
 
 
 def _backlogs(database: Database) -> Mapping[str, tuple[float, str]]:

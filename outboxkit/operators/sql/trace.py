@@ -92,7 +92,7 @@ def held_of_key(dialect: str) -> Select[Any]:
 
 
 def dead(dialect: str) -> Select[Any]:
-    """Dead letters with one of these message ids, the oldest first, without payloads.
+    """Dead letters with one of these message ids, without payloads.
 
     Parameters: ids, limit. Index: outboxkit_dead_letter_message. Locks: none.
     """

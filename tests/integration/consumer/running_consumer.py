@@ -1,13 +1,14 @@
 """A consumer that runs beside a test, and its events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, make_url, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import event, inbox, inbox_handler, outbox, tables
@@ -16,6 +17,7 @@ from outboxkit.consumer import Concurrency, Consumer
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
+from tests.support.tcp_proxy import TcpProxy
 
 
 @event("Ordered")
@@ -94,6 +96,19 @@ def subscriber_of(
 ) -> RabbitSubscriber:
     names = sorted(topics)
     return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=names, delays=delays, **options)
+
+
+@contextmanager
+def behind_proxy(broker: PlainClient) -> Iterator[tuple[TcpProxy, PlainClient]]:
+    """A proxy before the broker, and the same client through it."""
+    target = make_url(broker.url)
+    proxy, through = TcpProxy(target.host or "localhost", target.port or 5672), copy(broker)
+    through.url = target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    try:
+        yield proxy, through
+    finally:
+        through.disconnect()
+        proxy.close()
 
 
 def publish(broker: PlainClient, number: int, id_: str, **properties: Any) -> None:

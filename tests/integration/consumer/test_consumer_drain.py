@@ -2,23 +2,31 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import capture_logs
 
-from outboxkit import Outcome, Retry, inbox, inbox_handler
+from outboxkit import BrokerUnavailable, Outcome, Retry, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.brokers.rabbitmq.topology import retry_queue
 from outboxkit.consumer import Concurrency, Consumer
-from tests.integration.consumer.running_consumer import Ordered, processed, publish
+from tests.integration.consumer.running_consumer import Ordered, behind_proxy, processed, publish
 from tests.support.delays import DELAYS, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
+ACK_FRAME_BYTES = 21
+GIVEN_UP_SECONDS = 60.0
 
-def subscriber_of(broker: PlainClient, *, ordered: bool = False, prefetch: int = 64) -> RabbitSubscriber:
-    exchange, topics = broker.exchange, ["Ordered"]
+
+def subscriber_of(
+    broker: PlainClient, *, ordered: bool = False, prefetch: int = 64, declare: bool = True
+) -> RabbitSubscriber:
+    exchange, topics = broker.exchange if declare else None, ["Ordered"]
     options: dict[str, Any] = {"delays": DELAYS, "ordered": ordered, "prefetch": prefetch}
     return RabbitSubscriber(broker.url, broker.queue, exchange=exchange, topics=topics, **options)
 
@@ -119,3 +127,82 @@ async def test_a_drain_of_an_ordered_queue_takes_all_of_it_in_order(async_pg_eng
     done = await consumer_of(async_pg_engine, broker, note, ordered=True).drain(asyncio.Event())
     assert done.outcomes == {Outcome.PROCESSED: 100}
     assert seen == list(range(100))
+
+
+async def test_a_stop_while_it_asks_for_the_length_of_the_queue_still_acks_what_runs(
+    async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    stop, began, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    with behind_proxy(broker) as (proxy, through), capture_logs() as said:
+
+        @inbox_handler("Note")
+        async def note(session: AsyncSession, event: Ordered) -> None:
+            if event.number == 0:
+                proxy.hold_client()  # neither the ack nor the question that follows it arrives
+            else:
+                began.set()
+                await may_end.wait()
+
+        async def sent() -> int:
+            return proxy.held_bytes
+
+        async def is_stopping() -> bool:
+            return any("stopping when" in line["event"] for line in said)
+
+        await declare(broker)
+        publish_all(broker, range(1))
+        draining = asyncio.create_task(consumer_of(async_pg_engine, through, note).drain(stop))
+        await eventually_async(sent, lambda count: count > ACK_FRAME_BYTES)
+        publish_all(broker, range(1, 2))
+        await began.wait()
+        stop.set()
+        await eventually_async(is_stopping)
+        proxy.release()
+        may_end.set()
+        done = await draining
+    assert (done.outcomes, done.waiting) == ({Outcome.PROCESSED: 2}, 0)
+    assert broker.depth() == 0
+
+
+async def test_a_drain_gives_up_a_retry_queue_that_takes_no_copy(async_pg_engine: AsyncEngine, broker: PlainClient):
+    @inbox_handler("Fail")
+    async def fail(session: AsyncSession, event: Ordered) -> None:
+        raise Retry("later", after=3600)
+
+    full = broker.bind(
+        queue=retry_queue(broker.queue, DELAYS[-1]), arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+    )
+    broker.publish(b"", queue=full)
+    publish(broker, 1, "m", queue=broker.bind("Ordered", arguments={"x-queue-type": "quorum"}))
+    subscriber, patience = subscriber_of(broker, declare=False), timedelta(seconds=0.5)
+    consumer = Consumer(async_pg_engine, subscriber, [inbox.handler_of(fail)], queue=broker.queue, patience=patience)
+    async with asyncio.timeout(GIVEN_UP_SECONDS):
+        with pytest.raises(BrokerUnavailable, match=r"took no copy of a message within 0\.5 s"):
+            await consumer.drain(asyncio.Event())
+    await subscriber.close()
+    assert await eventually_async(lambda: asyncio.to_thread(broker.depth)) == 1
+
+
+async def test_a_drain_gives_up_a_broker_that_is_lost_again_and_again(
+    async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    async def is_lost() -> bool:
+        return subscriber.trouble is not None
+
+    with behind_proxy(broker) as (proxy, through):
+
+        @inbox_handler("Cut")
+        async def cut(session: AsyncSession, event: Ordered) -> None:
+            proxy.cut()
+            await eventually_async(is_lost)
+            raise Retry("later", after=3600)
+
+        await declare(broker)
+        publish_all(broker, range(1))
+        subscriber, patience = subscriber_of(through), timedelta(seconds=0.2)
+        consumer = Consumer(async_pg_engine, subscriber, [inbox.handler_of(cut)], queue=broker.queue, patience=patience)
+        async with asyncio.timeout(GIVEN_UP_SECONDS):
+            with pytest.raises(BrokerUnavailable):
+                await consumer.drain(asyncio.Event())
+        await subscriber.close()
+    assert consumer.outcomes == {}

@@ -2,21 +2,17 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import copy
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, make_url, select
+from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import Message, Reject, Retry, inbox_handler, tables
-from tests.integration.consumer.running_consumer import Ordered, Start, processed, publish, starter
+from tests.integration.consumer.running_consumer import Ordered, Start, behind_proxy, processed, publish, starter
 from tests.support.delays import WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
-from tests.support.tcp_proxy import TcpProxy
 
 SHORT, _, LONG = WAITING
 
@@ -137,16 +133,3 @@ async def test_its_confirm_gets_lost(async_pg_engine: AsyncEngine, pg_engine: En
             await consumer.reaches(retried=1, processed=1, duplicate=1)
     assert processed(pg_engine) == [("FailOnce", "m")]
     assert attempts(pg_engine) == {"FailOnce": 1}
-
-
-@contextmanager
-def behind_proxy(broker: PlainClient) -> Iterator[tuple[TcpProxy, PlainClient]]:
-    """A proxy before the broker, and the same client through it."""
-    target = make_url(broker.url)
-    proxy, through = TcpProxy(target.host or "localhost", target.port or 5672), copy(broker)
-    through.url = target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-    try:
-        yield proxy, through
-    finally:
-        through.disconnect()
-        proxy.close()
