@@ -307,7 +307,7 @@ def _are(selection: Selection) -> ColumnElement[bool]:
     # As expressions: otherwise the planner might leave the index, and with it the bounds.
     conditions += [columns[name].concat(_EMPTY) == value for name, value in equal.items() if value is not None]
     if selection.error is not None:
-        conditions.append(columns.error.contains(selection.error, autoescape=True))
+        conditions.append(func.replace(columns.error, selection.error, "") != columns.error)
     if selection.resolved and selection.before is not None:
         conditions.append(columns.dead_at < selection.before)
     if selection.resolved and selection.since is not None:

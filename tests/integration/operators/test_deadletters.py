@@ -53,6 +53,12 @@ async def test_a_replayed_message_is_as_it_was_and_due_now(engine: Engine, async
     assert letter.resolved_by == done.by
 
 
+async def test_a_text_of_an_error_is_compared_as_it_is(engine: Engine, async_engine: AsyncEngine):
+    fill(engine, [dead(number, error=error) for number, error in enumerate(("no 5% a_b", "NO 5% A_B", "no 50% aab"))])
+    found = await DeadLetters(async_engine).read(Selection(error="5% a_b"), limit=10)
+    assert [row.error for row in found] == ["no 5% a_b"]
+
+
 async def test_a_place_that_is_taken_is_refused_and_nothing_is_lost(engine: Engine, async_engine: AsyncEngine):
     fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
     done = await replay(async_engine)

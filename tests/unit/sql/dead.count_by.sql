@@ -10,7 +10,7 @@ WHERE outboxkit_dead_letter.resolution IS NULL AND outboxkit_dead_letter.key BET
     outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND (outboxkit_dead_letter.destination || '') = :param_9 AND
     (outboxkit_dead_letter.handler || '') = :param_10 AND (outboxkit_dead_letter.reason || '') = :param_11 AND
     (outboxkit_dead_letter.side || '') = :param_12 AND (outboxkit_dead_letter.type || '') = :param_13 AND
-    (outboxkit_dead_letter.error LIKE '%' || :error_1 || '%' ESCAPE '/')
+    replace(outboxkit_dead_letter.error, :replace_1, :replace_2) != outboxkit_dead_letter.error
 GROUP BY substr(outboxkit_dead_letter.error, 1, 200)
 ORDER BY count(*) DESC, example
 LIMIT :limit;

@@ -6,4 +6,5 @@ WHERE outboxkit_dead_letter.resolution IS NULL AND outboxkit_dead_letter.key BET
     outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND (outboxkit_dead_letter.destination || '') = :param_5 AND
     (outboxkit_dead_letter.handler || '') = :param_6 AND (outboxkit_dead_letter.reason || '') = :param_7 AND
     (outboxkit_dead_letter.side || '') = :param_8 AND (outboxkit_dead_letter.type || '') = :param_9 AND
-    (outboxkit_dead_letter.error LIKE '%' || :error_1 || '%' ESCAPE '/') AND outboxkit_dead_letter.id <= :upto;
+    replace(outboxkit_dead_letter.error, :replace_1, :replace_2) != outboxkit_dead_letter.error AND
+    outboxkit_dead_letter.id <= :upto;

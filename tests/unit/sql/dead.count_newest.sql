@@ -7,6 +7,6 @@ FROM (SELECT outboxkit_dead_letter.id AS id
         IN (:id_1, …) OR outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND (outboxkit_dead_letter.destination
         || '') = :param_5 AND (outboxkit_dead_letter.handler || '') = :param_6 AND (outboxkit_dead_letter.reason || '')
         = :param_7 AND (outboxkit_dead_letter.side || '') = :param_8 AND (outboxkit_dead_letter.type || '') = :param_9
-        AND (outboxkit_dead_letter.error LIKE '%' || :error_1 || '%' ESCAPE '/')
+        AND replace(outboxkit_dead_letter.error, :replace_1, :replace_2) != outboxkit_dead_letter.error
     ORDER BY outboxkit_dead_letter.key DESC, outboxkit_dead_letter.dead_at DESC, outboxkit_dead_letter.id DESC
     LIMIT :limit) AS newest;

@@ -7,7 +7,8 @@ WITH keys AS
         IN (:id_1, …) OR outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND (outboxkit_dead_letter.destination
         || '') = :param_5 AND (outboxkit_dead_letter.handler || '') = :param_6 AND (outboxkit_dead_letter.reason || '')
         = :param_7 AND (outboxkit_dead_letter.side || '') = :param_8 AND (outboxkit_dead_letter.type || '') = :param_9
-        AND (outboxkit_dead_letter.error LIKE '%' || :error_1 || '%' ESCAPE '/') AND outboxkit_dead_letter.parked)
+        AND replace(outboxkit_dead_letter.error, :replace_1, :replace_2) != outboxkit_dead_letter.error AND
+        outboxkit_dead_letter.parked)
 SELECT count(*) AS count_1, (SELECT count(*) AS count_2
     FROM (SELECT outboxkit_outbox.position AS position
         FROM outboxkit_outbox JOIN keys ON outboxkit_outbox.key = keys.key AND outboxkit_outbox.destination =

@@ -21,6 +21,6 @@ WHERE outboxkit_dead_letter.resolution IS NULL AND outboxkit_dead_letter.key BET
     outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND (outboxkit_dead_letter.destination || '') = :param_13
     AND (outboxkit_dead_letter.handler || '') = :param_14 AND (outboxkit_dead_letter.reason || '') = :param_15 AND
     (outboxkit_dead_letter.side || '') = :param_16 AND (outboxkit_dead_letter.type || '') = :param_17 AND
-    (outboxkit_dead_letter.error LIKE '%' || :error_1 || '%' ESCAPE '/')
+    replace(outboxkit_dead_letter.error, :replace_1, :replace_2) != outboxkit_dead_letter.error
 ORDER BY outboxkit_dead_letter.id
 LIMIT :limit;
