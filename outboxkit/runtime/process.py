@@ -116,8 +116,8 @@ def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEF
 
     Nothing is prepared: a statement serves a batch, and is planned for the tables as they are. Statistics may be older,
     from an empty outbox, for which a sequential scan is right. The relay's sessions do without. They also do without
-    JIT, which compiles for 50 ms what then runs for 10. They read committed rows, also where the database's default is a
-    stricter isolation: it would end their transactions for each other's rows.
+    JIT, which compiles for 50 ms what then runs for 10. And they read committed rows, also where the database's default
+    is a stricter isolation, which would end their transactions for each other's rows.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
