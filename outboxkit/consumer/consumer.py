@@ -194,8 +194,9 @@ class Consumer:
 
     def health(self) -> Health:
         """The state of this consumer while it runs, from any thread."""
-        trouble = None if self._watch.is_resting else self._subscriber.trouble
-        return Health("consumer", servers={"broker": trouble and self._outage.errors.get("broker", trouble)})
+        trouble, errors = None if self._watch.is_resting else self._subscriber.trouble, self._outage.errors
+        broker = trouble and errors.get("broker", trouble)
+        return Health("consumer", servers={"broker": broker, "database": errors.get("database")})
 
     @property
     def thread_engine(self) -> Engine | None:

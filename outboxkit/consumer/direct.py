@@ -13,15 +13,15 @@ from functools import partial
 
 import structlog
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from outboxkit import defaults, inbox
+from outboxkit import defaults, inbox, statements
 from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers, without_own
 from outboxkit.consumer.decisions import decide
-from outboxkit.consumer.handle import CONFLICTS, conflict_delay, note_conflict
+from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, conflict_delay, note_conflict
 from outboxkit.consumer.threads import Threads
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
@@ -96,6 +96,7 @@ class DirectPublisher(Publisher):
         for type_, same_type in self._by_type.items():
             share = timeout / len(same_type)
             self._by_type[type_] = [replace(each, timeout=min(each.timeout or share, share)) for each in same_type]
+        self._lost = "", 0  # the message that lost the database last, and how often
         self._timeout, self._retention, self._skew, self._clock = timeout, retention, skew, clock
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
@@ -116,7 +117,7 @@ class DirectPublisher(Publisher):
         """Handle each message. After a failure, later messages of its key are not sent.
 
         A message is unroutable if its type has no handler. If the database is away, the verdict is unknown and the
-        other messages are not sent.
+        other messages are not sent. If it answers, a message that has lost it five times has failed.
         """
         until = time.monotonic() + self._timeout.total_seconds()
         gate = KeyGate()
@@ -185,9 +186,20 @@ class DirectPublisher(Publisher):
             else:
                 return None
             span.fails(cause)
-        if what_is_away(cause) == "database":
+        if what_is_away(cause) == "database" and not await self._is_to_blame(message):
             return Receipt(Verdict.UNKNOWN, first_line(cause))
         return self._logged_failure(handler, message, cause)
+
+    async def _is_to_blame(self, message: Message) -> bool:
+        """Whether it has lost a database that answers again and again: its handler ends it, or needs another one."""
+        try:
+            async with self._sessions() as session:
+                await session.execute(statements.inbox.probe_writable())
+        except SQLAlchemyError:
+            return False
+        lost = self._lost[1] + 1 if self._lost[0] == message.id else 1
+        self._lost = message.id, lost
+        return lost >= LOST_CONNECTIONS
 
     async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Outcome:
         """Run a handler, again at once after a collision, for as long as its timeout lasts."""

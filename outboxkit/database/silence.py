@@ -13,6 +13,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from outboxkit.errors.failures import first_line
+from outboxkit.errors.sqlstates import FULL
 
 Facts = tuple[bool, str | None]
 """Whether the server has nothing to do for the statement, and the sessions whose lock it waits for."""
@@ -106,6 +107,8 @@ class Doubt:
                 self._facts = self._ask()
             except Exception as error:  # noqa: BLE001 - whatever it is, no answer came
                 self.trouble = first_line(error)
+                if FULL.search(self.trouble):
+                    self._facts = False, None  # the server is there, and gives the statement the benefit of the doubt
             if (why := self._why()) != said and not self._over.is_set():
                 tell(f"waiting for the database {self._target}, silent for {monotonic() - self.since:.0f} s: {why}")
                 said = why

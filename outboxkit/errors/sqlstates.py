@@ -15,7 +15,8 @@ CANCELED = "57014"
 UNPREPARED = ("26000", "42P05", "08P01")
 """A prepared statement that the session does not have, has already, or that takes other parameters. A pooler has given
 the session to another client. The last state is also any other breach of the protocol."""
-AWAY = ("08", "57P01", "57P02", "57P03", "53300", "25006", *UNPREPARED)
+READ_ONLY = "25006"
+AWAY = ("08", "57P01", "57P02", "57P03", "53300", READ_ONLY, *UNPREPARED)
 """Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
 its promotion. And sessions that a pooler has mixed up."""
 CANNOT_OPEN = 14
@@ -86,6 +87,8 @@ def note_role(error: BaseException, options: Mapping[str, Any], driver: Any) -> 
         error.add_note(f"{ROLE}{user}")
 
 
+FULL = re.compile(r"too many connections|too many clients|remaining connection slots")
+"""The text of a refusal of a server that is there, and has no connection left."""
 REFUSED_CONNECTIONS = (
     (
         r"authentication failed|no password supplied|[Rr]ole .+ does not exist|is not permitted to log in|no such user",

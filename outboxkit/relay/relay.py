@@ -196,7 +196,10 @@ class Relay:
             publishing=None if since is None else now - since,
             has_slow_publisher=self.publisher.slow,
             without_turn=None if errors or is_resting or not self._turned else now - self._turned,
-            servers={"broker": None if is_resting else errors.get("broker") or self.publisher.trouble},
+            servers={
+                "broker": None if is_resting else errors.get("broker") or self.publisher.trouble,
+                "database": errors.get("database"),
+            },
         )
 
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:

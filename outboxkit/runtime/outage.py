@@ -11,11 +11,19 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, NotSupportedError, Operat
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outboxkit import defaults
+from outboxkit.database import silence
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError, OutboxkitError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import AWAY, AWAY_CODES, is_handlers_statement, refused_connection, sqlstate_of
+from outboxkit.errors.sqlstates import (
+    AWAY,
+    AWAY_CODES,
+    READ_ONLY,
+    is_handlers_statement,
+    refused_connection,
+    sqlstate_of,
+)
 from outboxkit.statements.dialects import DRIVERS
 
 with needs_extra(__name__):
@@ -234,6 +242,8 @@ class Outage:
         away, now = self._what(error), self._monotonic()
         if away is None:
             return
+        if error is not None and sqlstate_of(error) == READ_ONLY:
+            silence.note_end()  # a pool would hand out the connections to this standby for ever
         self._errors[away], name = first_line(error), self._names.get(away, away)
         is_new_refusal = is_refusal(error) and away not in self._refusing
         if away not in self._away or is_new_refusal:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.dml import ReturningDelete
 
 from outboxkit import schema, statements
+from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.runtime import urls, window
 from outboxkit.runtime.health import Health
 from outboxkit.runtime.lifetime import end_tasks
@@ -162,7 +163,7 @@ class Retention:
 
     async def run(self, stop: asyncio.Event, *, interval: timedelta) -> None:
         """Prune now and then again after each interval, until `stop` is set. Outages are waited out."""
-        outage = Outage("retention")
+        outage = Outage("retention", passing=TRANSIENT)
         self._log.info("retention started", database=urls.shown(self._engine.url))
         tables = TableGauges(self._engine)
         await outage.ride_out(tables.open, stop)

@@ -30,6 +30,7 @@ from outboxkit.database.session_names import (
     relay_name,
 )
 from outboxkit.errors.failures import first_line
+from outboxkit.errors.sqlstates import TRANSIENT, sqlstate_of
 from outboxkit.message import DEFAULT_DESTINATION, NAME_LIMIT, storable
 from outboxkit.runtime.outage import what_is_away
 from outboxkit.statements.dialects import is_server
@@ -191,6 +192,9 @@ class Presence:
         except DBAPIError as error:
             if what_is_away(error) is not None:
                 raise
+            if str(sqlstate_of(error)).startswith(TRANSIENT):
+                self._due = now + WRITE_SECONDS
+                return
             self._is_refused, cure = True, "GRANT SELECT, INSERT, UPDATE, DELETE ON outboxkit_worker to this role"
             self._log.warning("this worker is in no list of workers", error=first_line(error), cure=cure)
         else:

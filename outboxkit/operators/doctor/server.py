@@ -1,7 +1,6 @@
 """The database server: whether it answers, has the tables, takes writes, and keeps what it commits."""
 
 import asyncio
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +11,13 @@ from outboxkit.database import pooler
 from outboxkit.errors import SchemaError
 from outboxkit.errors.failures import printable, text_of
 from outboxkit.errors.figures import many, number, printable_name, span
+from outboxkit.errors.sqlstates import FULL
 from outboxkit.operators import sql
 from outboxkit.operators.doctor.installation import Database, Installation
 from outboxkit.operators.findings import Diagnosis, finding, quoted
 from outboxkit.runtime import urls
 from outboxkit.runtime.window import CLOCK_SKEW
 
-_FULL = re.compile(r"too many connections|too many clients|remaining connection slots")
 CONNECTING_SHARE = 0.8
 """The share of a check's time that connecting has, so that a server that does not answer is told as that."""
 _COMMITS = ("on", "remote_apply", "remote_write", "local")
@@ -44,7 +43,7 @@ async def why_away(installation: Installation) -> Diagnosis | None:
             return None
     else:
         opening.cancel()  # without waiting for that: the driver would wait for the server
-    if _FULL.search(reason):
+    if FULL.search(reason):
         return finding("connections-used-up", worse=True, used=reason)
     return finding("database-away", database=urls.shown(url), reason=reason)
 

@@ -93,7 +93,8 @@ def pages_of(
     def ready() -> Page:
         health = worker.health()
         trouble = why_stuck(health, heartbeat.age, publish_limit)
-        servers = {"database": database(), **health.servers}
+        servers = {"database": None, **health.servers}
+        servers["database"] = servers["database"] or database()
         lines = [f"{server}: {reason or 'connected'}" for server, reason in servers.items()]
         return verdict("ready", *filter(None, [trouble]), *lines, failed=bool(trouble or any(servers.values())))
 

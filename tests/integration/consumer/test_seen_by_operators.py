@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
@@ -125,6 +125,20 @@ async def test_a_consumer_that_may_not_write_its_row_works_without(postgresql_ur
         await engine.dispose()
     assert [line["event"] for line in said] == ["this worker is in no list of workers"]
     assert await workers(pg_engine) == ()
+
+
+async def test_a_row_that_could_not_be_written_at_once_is_written_later(postgresql_url: str, pg_engine: Engine):
+    engine = process.engine(f"{postgresql_url}?options=-clock_timeout%3D50", name="outboxkit consumer q")
+    presence = Presence(engine, "consumer", "q")
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pg_engine.begin() as holder:
+            holder.execute(text("LOCK TABLE outboxkit_worker"))
+            await presence.write(connection)
+        await presence.write(connection)
+    assert len(await workers(pg_engine)) == 1
+    await presence.leave()
+    await engine.dispose()
 
 
 async def test_a_worker_whose_session_number_somebody_else_has_by_now_is_gone(

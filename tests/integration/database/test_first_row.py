@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.database import connections, driver_rows
 from outboxkit.runtime import process
+from outboxkit.runtime.outage import Outage
 from tests.support.polling import eventually_async
 
 INSERT = text("INSERT INTO single (id) VALUES (:id) ON CONFLICT (id) DO NOTHING RETURNING pg_backend_pid()")
@@ -66,6 +67,25 @@ async def test_after_a_lost_connection_the_pool_gives_none_of_its_time(
     async with engine.connect() as one, engine.connect() as other:
         new = [await each.run_sync(insert, 101 + number) for number, each in enumerate((one, other))]
     assert not {*new} & {*pids, None}
+
+
+async def test_a_connection_to_a_standby_is_not_used_again(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+    """A name may lead to another server by now. A standby refuses writes as a read-only transaction does."""
+    monkeypatch.setattr(connections, "JUST_SECONDS", 0)
+    outage = Outage("test")
+
+    async def reads_only() -> int | None:
+        async with engine.begin() as connection:
+            pid = await connection.run_sync(insert, 1)
+            await connection.execute(text("SET TRANSACTION READ ONLY"))
+            pids.append(pid)
+            return await connection.run_sync(insert, 2)
+
+    pids: list[int | None] = []
+    with pytest.raises(DBAPIError, match="read-only") as raised:
+        await reads_only()
+    outage.begins(raised.value)
+    assert await write(engine, 1) not in [None, *pids]
 
 
 async def test_one_that_is_cancelled_while_it_waits_leaves_nothing(engine: AsyncEngine, pg_engine: Engine):

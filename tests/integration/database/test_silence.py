@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import OperationalError
@@ -21,8 +22,10 @@ from outboxkit.runtime import process, settings
 from outboxkit.runtime.outage import what_is_away
 from tests.faults.tripwire import Step, Stop, Tripwire
 from tests.integration.consumer.running_consumer import Billed, Ordered, publish, starter
+from tests.integration.operators.doctoring import role
 from tests.integration.relay.recording import behind_proxy
 from tests.servers import provide_pooler
+from tests.support.pages import libpq
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 from tests.support.tcp_proxy import TcpProxy
@@ -181,6 +184,17 @@ async def test_if_nobody_answers_the_time_is_limited(proxied: tuple[TcpProxy, As
         with pytest.raises(OperationalError, match=r"silent for .* and a new connection got no answer"):
             await connection.execute(ONE)
     proxy.release()
+
+
+async def test_a_server_without_a_free_connection_is_not_silent(postgresql_url: str, monkeypatch: Any):
+    """It answers the question with a refusal, and works on the statement meanwhile."""
+    monkeypatch.setattr(Connection, "patience", silence.Patience(asks=0.1, limit=0.5))
+    with role(postgresql_url) as (name, url), psycopg.connect(libpq(postgresql_url), autocommit=True) as owner:
+        owner.execute(f"ALTER ROLE {name} CONNECTION LIMIT 1")
+        engine = process.engine(url, name="test", pool_size=1)
+        async with engine.connect() as connection:
+            assert (await connection.execute(text("SELECT pg_sleep(2) IS NOT NULL"))).scalar_one()
+        await engine.dispose()
 
 
 async def test_a_command_that_connects_for_long_says_so(

@@ -30,7 +30,14 @@ def empty_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Eng
     made.dispose()
 
 
-def test_of_five_processes_one_migrates(empty_postgresql_url: str):
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_of_five_processes_one_migrates(empty_postgresql_url: str, isolation: str):
+    engine = create_engine(empty_postgresql_url)
+    with engine.begin() as connection:
+        connection.execute(
+            text(f"ALTER DATABASE {engine.url.database} SET default_transaction_isolation = '{isolation}'")
+        )
+    engine.dispose()
     command = [COMMAND, "migrate", "--database-url", empty_postgresql_url]
     with ThreadPoolExecutor(5) as pool:
         ended = list(pool.map(lambda _: run_to_end(command, {}), range(5)))

@@ -4,10 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import create_engine, insert, select
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -230,6 +231,20 @@ async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_af
     assert "took longer than 0.2 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[1:]] == ["there was no time left for it"] * 2
     assert handled(database_url) == [("Blocks", "m-1")]
+
+
+async def test_a_message_whose_handler_loses_another_database_fails_in_the_end(
+    async_engine: AsyncEngine, database_url: str, tmp_path: Path
+):
+    other = create_engine(f"sqlite:///{tmp_path}/gone/other.db")
+
+    @inbox_handler("Elsewhere")
+    def elsewhere(session: Session, event: OrderConfirmed) -> None:
+        other.connect()
+
+    publisher = direct(async_engine, elsewhere)
+    verdicts = [[each.verdict for each in await published(publisher, [message()])] for _ in range(6)]
+    assert verdicts == [[Verdict.UNKNOWN]] * 4 + [[Verdict.REJECTED]] * 2
 
 
 async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):

@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, insert
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import inbox, tables
+from outboxkit.errors import sqlstates
 from outboxkit.runtime.retention import Periods, Pruned, Retention
 from tests.unit.shop import NOW, count, message, rows
 
@@ -150,6 +153,27 @@ async def test_it_runs_until_it_is_stopped(async_engine: AsyncEngine, engine: En
     with capture_logs() as said:
         await worker.run(stop, interval=timedelta(milliseconds=1))
     assert [line["rows"] for line in said if line["event"] == "inbox pruned"] == [1, 0, 0]
+    assert count(database_url, tables.inbox) == 0
+
+
+async def test_a_step_that_is_cancelled_is_tried_again(
+    async_engine: AsyncEngine, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    class Cancelled(Exception):
+        sqlstate = sqlstates.CANCELED
+
+    remember(engine, NOW - 3 * DAY)
+    stop, failures = asyncio.Event(), [OperationalError("DELETE", None, Cancelled("statement timeout"))]
+    whole = Retention._prune_inbox
+
+    async def fails_once(self: Retention, *arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await whole(self, *arguments)
+        stop.set()
+
+    monkeypatch.setattr(Retention, "_prune_inbox", fails_once)
+    await Retention(async_engine, Periods(inbox=DAY), clock=lambda: NOW).run(stop, interval=timedelta(milliseconds=1))
     assert count(database_url, tables.inbox) == 0
 
 

@@ -99,6 +99,15 @@ async def test_one_without_its_broker_is_live_and_not_ready(database_url: str, s
     assert (ready.status, ready.lines) == (503, ["not ready", "database: connected", "broker: not connected"])
 
 
+async def test_one_that_waits_out_an_outage_of_the_database_is_not_ready_although_that_can_be_read(
+    database_url: str, stub: Stub
+):
+    stub.state = Health("relay", servers={"broker": None, "database": "it is read-only"})
+    async with admin.serving(chosen(database_url), stub) as address:
+        ready = await asked(address, "/readyz")
+    assert (ready.status, ready.lines) == (503, ["not ready", "database: it is read-only", "broker: connected"])
+
+
 async def test_one_with_a_silent_statement_is_live_and_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ):
