@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from outboxkit import Message
 from outboxkit.brokers import Receipt
@@ -62,10 +63,16 @@ async def test_a_relay_tells_its_broker_until_it_is_back(bench: Bench):
         return relay.health()
 
     away = await eventually_async(state, lambda health: health.servers["broker"] is not None)
-    assert (away.servers, away.without_turn) == ({"broker": "BrokerUnavailable: refused"}, None)
+    assert (away.servers, away.without_turn) == ({"broker": "BrokerUnavailable: refused", "database": None}, None)
     bench.publisher.refuse_to_connect = 0
     back = await eventually_async(state, lambda health: health.servers["broker"] is None)
     assert back.worker == "relay"
     stop.set()
     await running
     assert relay.health().without_turn is None
+
+
+async def test_a_relay_tells_an_outage_of_its_database(bench: Bench):
+    relay = bench.relay()
+    relay._outage.begins(DBAPIError("", None, Exception("read-only"), connection_invalidated=True))
+    assert "read-only" in str(relay.health().servers["database"])
