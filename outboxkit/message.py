@@ -25,11 +25,11 @@ DEFAULT_DESTINATION = "default"
 """The destination of an event that declares none: the broker of the relays that name none either."""
 
 TRACE_HEADERS = ("traceparent", "tracestate")
+"""The headers of a trace context (W3C)."""
 TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,200})?")
 """A `traceparent` (W3C Trace Context, section 3.2), also one of a later version."""
 MOST_STATE = 512
 """A longer `tracestate` is left out; W3C asks for no more to be passed on."""
-"""The headers of a trace context (W3C)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,12 @@ async def test_a_message_goes_from_the_outbox_through_two_handlers(
 
     async with start(bill, ship) as consumer:
         with Session(pg_engine) as session, session.begin():
-            first = outbox.add(session, Ordered(7), key="order-7", headers={"traceparent": "00-1-2-01"})
+            first = outbox.add(
+                session,
+                Ordered(7),
+                key="order-7",
+                headers={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+            )
         publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
         relay = asyncio.create_task(Relay(async_pg_engine, publisher).run(consumer.stop))
         await consumer.reaches(processed=2)
@@ -51,7 +56,7 @@ async def test_a_message_goes_from_the_outbox_through_two_handlers(
     ((number, message),) = received
     assert number == 7
     assert (message.correlation_id, message.causation_id) == (first.id, first.id)
-    assert message.headers["traceparent"] == "00-1-2-01"
+    assert message.headers["traceparent"] == "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 async def test_a_consumer_reads_times_whatever_format_of_dates_the_database_has_set(

@@ -142,7 +142,9 @@ async def test_what_the_relay_published_is_handled_and_carries_on_its_story(
 ):
     async with running(async_pg_engine, broker, bill) as outcomes:
         async with AsyncSession(async_pg_engine) as session, session.begin():
-            added = outbox.add(session, Ordered(9), headers={"traceparent": "00-1-2-01"})
+            added = outbox.add(
+                session, Ordered(9), headers={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+            )
         publisher = process.publisher(broker.url, exchange=broker.exchange, timeout=timedelta(seconds=10))
         await Relay(async_pg_engine, publisher, batch_size=10).drain(asyncio.Event())
         await publisher.close()
