@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
@@ -325,6 +326,8 @@ def _anew(session: Session, *, call: Callable[[Session], T]) -> T:
     has the same `info`, so that listeners of the `sessionmaker` set up this one, too.
     """
     bind = session.get_bind(clause=tables.idempotency)
+    if isinstance(bind, Connection) and bind.closed:  # by the dependency, which has ended
+        bind = bind.engine.execution_options(**bind.get_execution_options())
     info = {name: value for name, value in session.info.items() if not str(name).startswith("outboxkit")}
     try:
         anew = type(session)(bind=bind, info=info)
