@@ -49,6 +49,8 @@ class ExactNumber(float):
 def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """The event as JSON. Decimal, datetime, date, time, UUID and enum values keep their exact value.
 
+    Only a UTC offset with seconds, as some had before 1937, is rounded to a minute.
+
     Raises:
         EncodeError: a value has no JSON form, or the payload is larger than `limit` bytes.
         ConfigurationError: no instance of the class could be decoded.

@@ -169,6 +169,7 @@ class _LeasedRun:
         self._session_factory = session_factory
         self._rules = rules
         self._run = run
+        self._is_taken_over = False
 
     async def serve(self, app: App, scope: Scope, body: bytes, send: Send) -> None:
         """Answer from the ledger, or have the application answer."""
@@ -179,6 +180,7 @@ class _LeasedRun:
         recorded = Steps(self._session_factory, self._run.fresh)
 
         async def whole(response: Response) -> None:
+            recorded.end()
             await answer.send_response(send, await self._ended(response, has_steps=bool(recorded.finished)))
 
         buffer = ResponseBuffer(body, self._rules.max_response, whole)
@@ -189,7 +191,7 @@ class _LeasedRun:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised below, or another answer is sent
             failure = error
         if buffer.is_over:
-            if failure is not None and not isinstance(failure, LeaseLost):
+            if failure is not None and not (self._is_taken_over and isinstance(failure, LeaseLost)):
                 raise failure
             return None
         try:
@@ -208,6 +210,7 @@ class _LeasedRun:
                 return Response(response.status, (*response.headers, *added), response.body)
             await self._on(partial(self._run.release, forget=response.status < 500 and not has_steps))
         except LeaseLost:
+            self._is_taken_over = True
             return await self._on(self._run.taken_over)
         return response
 

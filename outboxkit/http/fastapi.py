@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
@@ -111,10 +112,10 @@ class Idempotent:
 
     async def __call__(self, *, request: Request, session: Any, principal: Any = None) -> None:
         """Take the key. Ends the request if it is not new."""
-        if request.method in SAFE:
-            return
         exchange = request.scope.get(_PLACE)
         if not isinstance(exchange, _Exchange):
+            if request.method in SAFE:
+                return
             raise ConfigurationError(
                 f"{request.method} {request.url.path} depends on Idempotent, but its route cannot store the answer. "
                 "Make its router with APIRouter(route_class=IdempotentRoute), or set app.router.route_class = "
@@ -158,14 +159,15 @@ class IdempotentRoute(APIRoute):
         return self._idempotents[id(route)]
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body of a request with a key, and see its answer pass."""
+        """Read the body of a request with a key, and see the answer pass."""
         included = scope.get("fastapi", {}).get("effective_route_context")  # with the dependencies of including routers
         is_this = included is not None and included.original_route is self
         idempotent = self._idempotent_of(included if is_this else self)
-        if idempotent is None or scope["method"] in SAFE:
+        if idempotent is None:
             return await super().handle(scope, receive, send)
         exchange = scope[_PLACE] = _Exchange(idempotent.rules, send)
-        if idempotent.rules.required or header_lines(scope, "idempotency-key"):
+        has_key = idempotent.rules.required or header_lines(scope, "idempotency-key")
+        if has_key and scope["method"] not in SAFE:
             try:
                 body = await read_body(scope, receive, idempotent.rules.max_body)
                 if body is None:  # the client has left; middleware of the application wants an answer
@@ -325,6 +327,8 @@ def _anew(session: Session, *, call: Callable[[Session], T]) -> T:
     has the same `info`, so that listeners of the `sessionmaker` set up this one, too.
     """
     bind = session.get_bind(clause=tables.idempotency)
+    if isinstance(bind, Connection) and bind.closed:  # by the dependency, which has ended
+        bind = bind.engine.execution_options(**bind.get_execution_options())
     info = {name: value for name, value in session.info.items() if not str(name).startswith("outboxkit")}
     try:
         anew = type(session)(bind=bind, info=info)

@@ -185,7 +185,8 @@ def _whole(response: Response) -> answer.Response:
         raise ConfigurationError(
             "the view streams its response, which cannot be remembered: return the whole body, or a link to the content"
         )
-    return answer.Response(response.status_code, tuple(response.headers.items()), response.get_data())
+    headers = response.get_wsgi_headers(request.environ)  # as they are sent: a Location in ASCII
+    return answer.Response(response.status_code, tuple(headers.items()), response.get_data())
 
 
 def _ended(response: Response, end: Added | answer.Response) -> Response:

@@ -43,12 +43,17 @@ class Steps:
         self._fresh = fresh
         self._finished = _RESULTS.decode(fresh.steps) if fresh.steps is not None else {}
         self._named: set[str] = set()
+        self._is_ended = False
         self._one_at_a_time = asyncio.Lock()
 
     @property
     def finished(self) -> frozenset[str]:
         """The names of the steps whose results are recorded, by this run or an earlier one."""
         return frozenset(self._finished)
+
+    def end(self) -> None:
+        """Refuse every further step: the request has its answer."""
+        self._is_ended = True
 
     def key(self, name: str) -> str:
         """An idempotency key for the outside call of this step: the same in every run of the request.
@@ -78,10 +83,15 @@ class Steps:
             EncodeError: the result has no JSON form, or all results are over 1 MiB; the call was made.
             LeaseLost: the call took too long, and another run has taken over. The call was made; the other run makes
                 it with the same `key`, so that an outside system that honours it does nothing twice.
-            ConfigurationError: the name was used before in this run.
+            ConfigurationError: the name was used before in this run, or the run has ended.
             ValueError: the name is empty or too long.
         """
         check_text("a step's name", name, LENGTH)
+        if self._is_ended:
+            raise ConfigurationError(
+                f"step {name!r} comes after the answer, which has ended the run, and was not called. Make it before "
+                "the answer, or add a message to the outbox for it"
+            )
         if name in self._named:
             raise ConfigurationError(f"step {name!r} is used twice in this run; every step needs a name of its own")
         self._named.add(name)

@@ -30,6 +30,7 @@ def without_type() -> Response:
         (lambda: jsonify(a=1), 200, "application/json"),
         (lambda: Response(b"x", 201, mimetype="image/png"), 201, "image/png"),
         (lambda: redirect("/elsewhere", 303), 303, "text/html; charset=utf-8"),
+        (lambda: redirect("/книги/7", 303), 303, "text/html; charset=utf-8"),
         (("not now", 409), 409, "text/html; charset=utf-8"),
         (NotFound, 404, "text/html; charset=utf-8"),
     ],

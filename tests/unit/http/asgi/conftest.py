@@ -55,9 +55,17 @@ class Served:
     def middleware(self) -> IdempotencyMiddleware:
         return IdempotencyMiddleware(self, self.sessions, **{"principal": caller, **self.rules})
 
-    async def post(self, content: bytes = b"{}", *, key: str | None = "k", method: str = "POST", **headers: str):
+    async def post(
+        self,
+        content: bytes = b"{}",
+        *,
+        key: str | None = "k",
+        method: str = "POST",
+        raising: bool = False,
+        **headers: str,
+    ):
         given = headers | ({} if key is None else {"Idempotency-Key": key})
-        transport = httpx.ASGITransport(self.middleware(), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(self.middleware(), raise_app_exceptions=raising)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
             return await client.request(method, "/orders?a=1", content=content, headers=given)
 

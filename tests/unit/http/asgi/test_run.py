@@ -204,6 +204,46 @@ async def test_what_runs_behind_the_answer_does_not_change_it(served: Served):
     assert (await served.post()).headers["idempotency-replayed"] == "true"
 
 
+async def test_a_step_behind_the_answer_is_an_error_before_its_call(served: Served):
+    calls: list[str] = []
+
+    async def call() -> None:
+        calls.append("mail")
+
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 201, b"done")
+        await step("mail", call)
+
+    served.act = act
+    with pytest.raises(ConfigurationError, match="step 'mail' comes after the answer"):
+        await served.post(raising=True)
+    assert calls == []
+    assert (await served.post()).headers["idempotency-replayed"] == "true"
+
+
+async def test_a_step_that_the_answer_overtakes_is_an_error(served: Served):
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        await step("answer", lambda: respond(send, 201, b"done"))
+
+    served.act = act
+    with pytest.raises(LeaseLost, match=r"'answer' was called, and its result is lost.*this run has its answer"):
+        await served.post(raising=True)
+
+
+async def test_a_lost_lease_that_was_answered_is_no_error(served: Served):
+    """Starlette answers an error with 500, and raises it again."""
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await lose_lease(served)
+        served.act = None
+        await served.post()
+        await respond(send, 500)
+        raise LeaseLost("of a step")
+
+    served.act = slow
+    assert (await served.post(raising=True)).content == b'"charged"'
+
+
 async def test_no_answer_at_all_is_an_error(served: Served):
     async def act(*_: Any) -> None: ...
 

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Response
 from sqlalchemy.orm import Session
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from tests.unit.http.fastapi.conftest import Shop
+from tests.unit.shop import effects
 
 
 def get_session() -> Iterator[Session]:
@@ -36,6 +37,18 @@ async def test_a_request_that_changes_nothing_needs_no_key(shop: Shop):
     async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
         assert (await client.get("/orders")).json() is False
     assert (await shop.post(key=None)).status_code == 400
+
+
+@pytest.mark.parametrize(("status", "committed"), [(200, 1), (404, 1), (400, 0), (500, 0)])
+async def test_the_work_of_a_request_without_a_key_is_committed_too(shop: Shop, status: int, committed: int):
+    @shop.app.get("/seen", dependencies=[Depends(Idempotent(session=shop.get_session, principal=None))])
+    def see(session: Annotated[Session, Depends(shop.get_session)]) -> Response:
+        session.execute(effects.insert().values(what="seen"))
+        return Response(status_code=status)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
+        assert (await client.get("/seen")).status_code == status
+    assert shop.count() == committed
 
 
 def test_an_endpoint_with_another_session():

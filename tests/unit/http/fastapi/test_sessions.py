@@ -34,6 +34,13 @@ def test_what_is_no_session_is_refused(engine: Engine):
             _usable(given)
 
 
+def test_an_answer_alone_of_a_session_whose_connection_is_closed(engine: Engine):
+    with engine.connect().execution_options(logging_token="tenant") as connection:
+        session = Session(connection)
+    connection = _anew(session, call=lambda anew: anew.connection())
+    assert connection.get_execution_options()["logging_token"] == "tenant"
+
+
 def test_an_answer_alone_is_remembered_once(engine: Engine):
     run, other = (
         Run(Rules(), RequestKey(*QUESTION), "ada"),
