@@ -32,46 +32,6 @@ all of them, `make test` the few that are marked, `make test-all` a fifth beside
 
 {excluded}
 
-`python -m tests.faults.matrix_page`: write `docs/explanation/kill-matrix.md` from the table of the tests."""
-
-from pathlib import Path
-
-from tests.faults.matrix import CELLS, EXCLUDED, IN_THE_GATE, STEPS, Cell, Fault, Row
-
-PAGE = """# The kill matrix
-
-A crash does harm between two steps: when the broker has a message and the database does not know it, or when a row is
-committed and nobody has acked. So each step that a process takes between two servers is stopped in five ways:
-
-* **killed**: SIGKILL when the process has sent the step, before the server gets it;
-* **cut before**: the connection ends, and the server has not got it;
-* **cut after**: the server has got it and acted, and the connection ends before its answer comes;
-* **restarted**: the server is killed before it gets the step, and started again;
-* **silent**: the network acknowledges the step and all that follows, and nothing arrives.
-
-[A proxy](../../tests/faults/tripwire.py) in front of each real server reads its protocol and stops at the statement
-or frame; the shipped code knows nothing of it. Then the fault is mended: who was killed is started again, a command is
-run again until it ends well. All must be done then, once: each effect and row is there once, no attempt was counted
-that the message did not cause, no message is dead without a cause, a key is in order, the queue is empty, and the
-process ends cleanly.
-
-Each of the {cells} cells is [a test](../../tests/faults/test_matrix.py), named by row and column. `make matrix` runs
-all of them, `make test` the few that are marked, `make test-all` a fifth besides, drawn by its seed.
-
-| step | {columns} |
-|---|{rules}
-{rows}
-
-## What is left out
-
-{excluded}
-
-## What it has found
-
-* A worker waited for ever for a database that had got the first part of a statement and whose network then fell
-  silent. The server counts such a session as active, so it was believed to work. Now one that reads from its client
-  both times that it is asked has nothing to do.
-
 `python -m tests.faults.matrix_page` writes this page.
 """
 TITLES = {
