@@ -74,6 +74,18 @@ def connection_of(session: Session, why: str, **bind: Any) -> Connection:
     return connection
 
 
+def read_committed(session: Session, **bind: Any) -> str:
+    """Begin the transaction of a session of ours on the database of a `clause`, and return its dialect's name.
+
+    It reads committed rows, whatever the engine's or the database's default is: a stricter isolation ends transactions
+    for rows of others, and then what was done in the outside world would not be recorded. SQLite has one writer.
+    """
+    name: str = session.get_bind(**bind).dialect.name
+    if not has_one_writer(name):
+        session.connection(bind_arguments=bind, execution_options={"isolation_level": "READ COMMITTED"})
+    return name
+
+
 def _commits_each_statement(driver_connection: Any) -> bool:
     """Whether a connection of sqlite3 or aiosqlite is in no transaction, and begins none before it writes."""
     commits = getattr(driver_connection, "isolation_level", "") is None

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, CursorResult, Engine, Update
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, statements, tables
+from outboxkit.database import transaction
 from outboxkit.errors import ConfigurationError, InProgressElsewhere, LeaseLost, Retry
 from outboxkit.message import Handling, current_handling
 from outboxkit.runtime import window
@@ -236,6 +237,7 @@ def begin_effect(session: Session, run: EffectRun) -> Begun:
         ConfigurationError: the session is of no use here.
     """
     dialect = dialect_of(session, run.within)
+    _begin(session)
     handler, message_id = run.untimed
     ours = {
         "token": run.token,
@@ -273,7 +275,7 @@ def record(session: Session, run: EffectRun, begun: Begun, payload: bytes) -> No
     """
     state = "done" if begun.unknown_since is None else "repeated"
     at = {"at_key": run.key, "at_token": run.token, "new_state": state, "new_result": payload}
-    if not _changed(session, statements.effects.record_result(_dialect(session)), at):
+    if not _changed(session, statements.effects.record_result(_begin(session)), at):
         raise LeaseLost(
             f"effect {run.key!r}: the call was made, but it took longer than its lease of {run.lease}, and another "
             "run has decided what becomes of it. Give effects.once a longer lease"
@@ -283,12 +285,12 @@ def record(session: Session, run: EffectRun, begun: Begun, payload: bytes) -> No
 def give_up(session: Session, run: EffectRun, begun: Begun, error: BaseException) -> None:
     """Record that the call raised. If an earlier one may have been made, that stays unknown."""
     unknown = begun.unknown_since is not None or may_have_been_made(error, run.certain)
-    ending = statements.effects.end_effect_lease(_dialect(session)) if unknown else statements.effects.withdraw()
+    ending = statements.effects.end_effect_lease(_begin(session)) if unknown else statements.effects.withdraw()
     session.execute(ending, {"at_key": run.key, "at_token": run.token})
 
 
-def _dialect(session: Session) -> str:
-    return session.get_bind(clause=tables.effect).dialect.name
+def _begin(session: Session) -> str:
+    return transaction.read_committed(session, clause=tables.effect)
 
 
 def _changed(session: Session, statement: Update, parameters: dict[str, Any]) -> bool:

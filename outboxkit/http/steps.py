@@ -119,8 +119,9 @@ class Steps:
 
 
 def _keep(session: Session, fresh: Fresh, values: dict[str, Any]) -> None:
+    dialect = transaction.read_committed(session, clause=tables.idempotency)
     connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
-    write_fenced(connection, fresh, statements.keep_steps(connection.dialect.name), values)
+    write_fenced(connection, fresh, statements.keep_steps(dialect), values)
 
 
 def _encode(name: str, result: object) -> bytes:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, select, update
+from sqlalchemy import Engine, create_engine, event, select, update
 from sqlalchemy.orm import sessionmaker
 
 from outboxkit import effects
@@ -131,3 +131,26 @@ def test_the_lease_is_the_databases_time_and_not_the_callers(sessions: sessionma
         assert outcome(lambda: effects.once(sessions, "k", call, on_unknown="skip")) == "skipped"
         call.may_end.set()
     assert first.result() == "LeaseLost"
+
+
+def test_two_effects_recorded_at_once_end_each_other_under_no_default_isolation(
+    database_url: str, sessions: sessionmaker[Any], engine: Engine
+):
+    """Both have read the same small table when they commit: under SERIALIZABLE one of them would be refused."""
+    strict = create_engine(database_url, isolation_level="SERIALIZABLE")
+    together, commits = threading.Barrier(2, timeout=30), threading.local()
+    factory = sessionmaker(strict)
+
+    @event.listens_for(factory, "before_commit")
+    def wait_for_the_other_record(session: Any) -> None:
+        commits.count = getattr(commits, "count", 0) + 1
+        if commits.count == 2 and strict.dialect.name == "postgresql":  # SQLite has one writer at a time
+            together.wait()
+
+    def run(key: str) -> str:
+        return effects.once(factory, key, lambda: key, on_unknown="skip").outcome
+
+    effects.once(sessions, "first", lambda: 1, on_unknown="skip")
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, ["a", "b"])) == ["made", "made"]
+    strict.dispose()
