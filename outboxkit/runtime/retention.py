@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -89,6 +89,10 @@ class Periods:
     dead: timedelta | None = None
 
 
+class _Stopped(Exception):
+    """Retention is told to stop between two batches: the rest of the round is left to the next one."""
+
+
 class Retention:
     """Deletes rows older than their retention: inbox rows, effects, requests, kept messages and dead letters.
 
@@ -120,6 +124,7 @@ class Retention:
         self._pause = pause.total_seconds()
         self._clock = clock
         self._sleep = sleep
+        self._stop = asyncio.Event()
         self._log = structlog.get_logger("outboxkit").bind(process="retention")
 
     @property
@@ -146,7 +151,8 @@ class Retention:
             now = self._clock() if self._clock is not None else await partitions.clock(connection)
         async with self._alone() as done.alone:
             if done.alone:
-                await self._prune(done, now)
+                with suppress(_Stopped):
+                    await self._prune(done, now)
         return done
 
     async def _prune(self, done: Pruned, now: datetime) -> None:
@@ -163,7 +169,7 @@ class Retention:
 
     async def run(self, stop: asyncio.Event, *, interval: timedelta) -> None:
         """Prune now and then again after each interval, until `stop` is set. Outages are waited out."""
-        outage = Outage("retention", passing=TRANSIENT)
+        outage, self._stop = Outage("retention", passing=TRANSIENT), stop
         self._log.info("retention started", database=urls.shown(self._engine.url))
         tables = TableGauges(self._engine)
         await outage.ride_out(tables.open, stop)
@@ -248,7 +254,9 @@ class Retention:
 
     async def _pause_after(self, deleted: int) -> None:
         if deleted == self._batch_size:
-            await self._sleep(self._pause)
+            await sleep_unless_stopped(self._stop, self._pause, self._sleep)
+            if self._stop.is_set():
+                raise _Stopped
 
     def _report(self, done: Pruned) -> None:
         if not done.alone:

@@ -82,6 +82,20 @@ async def test_others_get_a_turn_between_two_batches(async_engine: AsyncEngine, 
     assert (slept, counted) == ([3.0, 3.0], [3, 6]), "the counts are those of each batch"
 
 
+async def test_a_stop_is_heard_between_two_batches(async_engine: AsyncEngine, engine: Engine, database_url: str):
+    remember(engine, *[NOW - 3 * DAY] * 7)
+    stop = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        stop.set()
+
+    worker = Retention(async_engine, Periods(inbox=DAY), batch_size=3, clock=lambda: NOW, sleep=sleep)
+    with capture_logs() as logs:
+        await worker.run(stop, interval=DAY)
+    assert count(database_url, tables.inbox) == 4, "one batch was deleted, the rest is left to the next round"
+    assert [line["rows"] for line in logs if line["event"] == "inbox pruned"] == [3]
+
+
 async def test_old_dead_letters_go_where_that_is_wanted(async_engine: AsyncEngine, engine: Engine, database_url: str):
     bury(engine, *range(9))
     with engine.begin() as connection:
