@@ -431,7 +431,7 @@ def _bind(queue: str, key: str, snapshot: Snapshot) -> str:
 RABBITMQ_4_DELIVERIES = 20
 """The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Before there is none."""
 ENOUGH_DELIVERIES = 100
-"""A delivery limit that outboxkit reaches only with a key of an ordered queue: such a message is never renewed."""
+"""A delivery limit that is high enough for an ordered queue, too: no fresh copy takes the place of its messages."""
 
 
 def _knows_limits(snapshot: Snapshot) -> bool:
@@ -473,7 +473,9 @@ def _limits(report: QueueReport, snapshot: Snapshot, *, is_lost: bool) -> Iterat
             yield name, f"above {limit} {unit}, the oldest ones go"
     own = report.effective("delivery-limit")
     deliveries = own if isinstance(own, int) else RABBITMQ_4_DELIVERIES if snapshot.version >= (4,) else -1
-    if report.type == "quorum" and deliveries >= 0 and (is_lost or deliveries <= REQUEUE_FRESH_AFTER):
+    is_ordered = bool(report.effective("single-active-consumer"))
+    is_reached = deliveries < ENOUGH_DELIVERIES if is_ordered else deliveries <= REQUEUE_FRESH_AFTER
+    if report.type == "quorum" and deliveries >= 0 and (is_lost or is_reached):
         yield "delivery-limit", f"messages that are delivered more than {deliveries} times go"
 
 

@@ -89,6 +89,9 @@ def test_rights_are_searched_for(pattern: str, name: str, expected: bool):
     assert checks.allows(Rights("shop", pattern, "", ""), "configure", name) is expected
 
 
+ORDERED = {"x-single-active-consumer": True}
+
+
 @pytest.mark.parametrize(
     ("version", "arguments", "expected"),
     [
@@ -96,6 +99,9 @@ def test_rights_are_searched_for(pattern: str, name: str, expected: bool):
         ("4.1.0", {}, {"queue-drops": Severity.PROBLEM}),
         ("4.1.0", {"x-delivery-limit": -1}, {}),
         ("4.1.0", {"x-dead-letter-exchange": "d"}, {}),
+        ("4.1.0", {"x-dead-letter-exchange": "d", **ORDERED}, {"queue-drops": Severity.WARNING}),
+        ("4.1.0", {"x-dead-letter-exchange": "d", **ORDERED, "x-delivery-limit": 100}, {}),
+        ("3.13.7", {"x-dead-letter-exchange": "d", **ORDERED}, {}),
         ("3.13.7", {"x-dead-letter-exchange": "d", "x-delivery-limit": 10}, {"queue-drops": Severity.WARNING}),
         ("3.13.7", {"x-dead-letter-exchange": "d", "x-delivery-limit": 11}, {}),
     ],
