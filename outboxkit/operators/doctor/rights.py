@@ -42,6 +42,7 @@ NEEDED: dict[str, dict[str, str]] = {
     "replay dead letters": {
         "outbox": "SELECT, INSERT, UPDATE (due_at)",
         "dead_letter": "SELECT, UPDATE (parked, resolution, resolved_at, resolved_by)",
+        "audit": "SELECT, INSERT, UPDATE (ended_at, affected, result)",
     },
 }
 """The work that a role may be for, and the rights on the tables without which it cannot be done."""
