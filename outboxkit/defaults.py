@@ -12,7 +12,7 @@ POLL_INTERVAL = timedelta(milliseconds=250)
 """The time that an idle relay waits if no commit can wake it."""
 
 CONCURRENCY = 8
-"""Deliveries of a queue that are handled at once, or HTTP requests that are open at once."""
+"""Transactions of a queue's handlers that run at once, or HTTP requests that are open at once."""
 
 CONSUME_BATCH_SIZE = 200
 """Deliveries that share a transaction, at most."""

@@ -12,13 +12,16 @@ import msgspec
 
 from outboxkit.codec.headers import ALIASES, HEADER_NAME_LIMIT, HEADERS_LIMIT, INT64, OWN
 from outboxkit.errors import EncodeError
-from outboxkit.message import FIELDS, TEXT_FIELDS, Message, is_storable_name, unchecked
+from outboxkit.message import DEFAULTS, FIELDS, TEXT_FIELDS, Message, is_storable_name, unchecked
 
 COLUMNS = ("message_id", *FIELDS[1:])
 """The columns of a message, in every table that holds messages: `message_id`, and the names of its other fields."""
 TEXTS = ("message_id", *TEXT_FIELDS[1:])
 """Those of them that are texts of at most 255 bytes."""
-_PAYLOAD, _HEADERS, _VERSION = COLUMNS.index("payload"), COLUMNS.index("headers"), COLUMNS.index("version")
+NUMBERS = tuple(name for name, default in DEFAULTS.items() if isinstance(default, int))
+"""Those of them that are whole numbers."""
+_PAYLOAD, _HEADERS = COLUMNS.index("payload"), COLUMNS.index("headers")
+_NUMBERS = [(COLUMNS.index(name), DEFAULTS[name], f"its {name} is not a number") for name in NUMBERS]
 _NO_HEADERS: dict[str, object] = {}
 _STORED_HEADERS = msgspec.json.Decoder(dict[str, object])
 _values = attrgetter(*FIELDS)
@@ -86,8 +89,9 @@ def from_claimed(values: list[Any]) -> tuple[Message, str | None]:
             values[_HEADERS], unreadable = _NO_HEADERS, f"its headers cannot be read: {type(error).__name__}"
     if type(values[_PAYLOAD]) is not bytes:  # SQLite stores whatever it is given
         values[_PAYLOAD], unreadable = b"", "its payload is not bytes"
-    if type(values[_VERSION]) is not int:
-        values[_VERSION], unreadable = 1, "its version is not a number"
+    for place, default, reason in _NUMBERS:
+        if type(values[place]) is not int:
+            values[place], unreadable = default, reason
     return unchecked(values), unreadable
 
 

@@ -1,8 +1,9 @@
 """The page for operators: an ASGI application on `operators/`, for one database and those named beside it.
 
 `access` says who may come in, `sessions` keeps browsers and forged requests apart, `visit` is a request that was
-let in. The other modules are its pages. They read in read-only transactions, whose statements end in time.
-`operations` and `workers` write, through `visit.write`.
+let in. `redaction` and `shown` write values down, `serving` is the command's server. The other modules are the pages.
+They read in read-only transactions, whose statements end in time. `operations` and `workers` write, through
+`visit.write`.
 """
 
 import secrets

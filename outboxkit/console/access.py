@@ -116,7 +116,7 @@ class TokenAccess:
         return self._access if user == self._access.user else None
 
     def __call__(self, request: Request) -> Access | None:  # noqa: ARG002 - sessions let users in
-        """Nobody: only a session counts."""
+        """None: a user comes in by a session alone."""
         return None
 
 
@@ -197,7 +197,7 @@ class ProxyAccess:
         may: the rights of all, or those of each by name; who is not named there may read.
 
     Raises:
-        ConfigurationError: no address is given, or one is none, or there is no such right.
+        ConfigurationError: no address is given, or one is not an address, or there is no such right.
     """
 
     def __init__(

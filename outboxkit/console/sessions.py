@@ -63,7 +63,7 @@ class Sessions:
         return str(self._signer.dumps([user, secrets.token_urlsafe(16)]))
 
     def end(self, cookie: str) -> None:
-        """End a session, so that a copy of its cookie is of no use either."""
+        """End a session, so that this process refuses a copy of its cookie, too, until it is started again."""
         if self.user(cookie) is not None:
             self._ended.add(self._signer.loads(cookie)[1])
 

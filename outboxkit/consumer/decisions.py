@@ -9,12 +9,12 @@ from outboxkit import defaults
 from outboxkit.codec.envelopes import reader_for
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import HANDLERS, MOST_ATTEMPTS, encode_foreign_headers
-from outboxkit.codec.rows import TEXTS
+from outboxkit.codec.rows import NUMBERS, TEXTS
 from outboxkit.consumer.memory import GROWTH
 from outboxkit.errors import ConfigurationError, DecodeError, NewerVersion, Reject, Retry
 from outboxkit.errors.failures import first_line, first_line_of, forget_values, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.message import FIRST_MOMENT, LAST_MOMENT, NAME_LIMIT, Message, storable
+from outboxkit.message import DEFAULTS, FIRST_MOMENT, LAST_MOMENT, NAME_LIMIT, Message, storable
 from outboxkit.retry import Retries, delay_for
 from outboxkit.runtime import window
 
@@ -246,7 +246,7 @@ def dead_letter_row(
         "headers": encode_foreign_headers({**message.headers, **names}),
         "content_type": texts["content_type"] or "application/octet-stream",
         "created_at": _bounded(created_at),
-        "version": getattr(message, "version", 1),
+        **{name: getattr(message, name, DEFAULTS[name]) for name in NUMBERS},
         "reason": decision.reason,
         "error": printable(decision.error),
         "attempts": min(max(attempts, 1), MOST_ATTEMPTS),
@@ -257,7 +257,7 @@ def dead_letter_row(
 
 def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
     """The same dead letter without headers and optional properties, so that nothing keeps it from being stored."""
-    essential = ("side", "queue", "handler", "message_id", "type", "version", "payload", "reason", "attempts")
+    essential = ("side", "queue", "handler", "message_id", "type", *NUMBERS, "payload", "reason", "attempts")
     text = f"{row['error']} (kept without its headers and other properties: {first_line(error)})"
     return (
         dict.fromkeys(row)

@@ -1,7 +1,8 @@
 """The audit trail: each action of an operator is a row of `outboxkit_audit`, with its operator, filter and result.
 
-An action that is one transaction writes its row in it. One that takes many writes its row before the first, and counts
-in each of them. So the count is right even if it is killed.
+An action that is one transaction writes its row in it. One that takes many writes its row before the first. What
+resolves dead letters or changes waiting messages counts in each of them, so that the count is right even if it is
+killed. A replay of kept messages and a prune count at their end, and in the console every two seconds.
 """
 
 import asyncio

@@ -44,7 +44,7 @@ class Plan:
     """What an operation is to do.
 
     Attributes:
-        kept: or the kept messages, for the queue `to_queue`.
+        kept: instead of `dead`, the kept messages that go to the queue `to_queue`.
         rate: messages a second, at most; None for no limit.
     """
 

@@ -56,7 +56,7 @@ class Holding:
 
 
 def read_holding(connection: Connection, pauses: Sequence[Pause]) -> tuple[Holding, ...]:
-    """The processes that each of these pauses is about, in the connection's transaction; nothing of a file.
+    """The processes that each of these pauses is about, in the connection's transaction; none on SQLite.
 
     A process holds once all of it rests that the pause is about: it may consume several shards of a queue.
     """

@@ -19,8 +19,8 @@ class Keeping:
     """The rows of a table, as retention treats them.
 
     Attributes:
-        setting: the variable that says how long they are kept; None: each row says it itself.
-        period: its value; None: for ever.
+        setting: the variable that says how long they are kept; None: there is none.
+        period: its value; None: for ever, or each row says it itself.
         bytes: of the table with its indexes; None: a file does not tell.
         estimate: of its rows, as the planner knows it; None: not known.
         days: that have a partition, the first and the last one; None: there are none.
@@ -38,7 +38,7 @@ class Keeping:
 
 
 def read_keeping(connection: Connection, settings: Settings) -> list[Keeping]:
-    """Each table that retention works on, by these settings."""
+    """Each table that grows, and what these settings keep of it."""
     schema.check_readable(connection)
     inbox = settings.inbox_retention
     kinds: list[tuple[str, str, str | None, timedelta | None]] = [

@@ -76,7 +76,7 @@ class Replayed:
     """The progress of a replay.
 
     Attributes:
-        total: the number of messages of the selection when the replay began; what is found then if it is None.
+        total: the number of messages of the selection when the replay began; None lets `run` count them first.
         upto: the time at which the last of them was first published: the start of a continued replay.
         gone: messages of the selection that were deleted before it came to them.
         refused: the reason for which the broker did not take the next message; None if it did.

@@ -120,8 +120,8 @@ async def consumer(
 
     A `policy` of your own stands for `max_attempts`, `inbox_retention`, `retry_delays`, `max_message_bytes` and
     `ignore` of the settings, and `readers` for those of the settings. A consumer that is to `drain` waits out an outage
-    for `publish_timeout`, another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when
-    the handlers have ended.
+    for `publish_timeout`; without `drain` it waits for ever. The lifespan of `wiring` begins before the consumer does,
+    and ends when the handlers have ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no

@@ -1,4 +1,4 @@
-"""The surroundings of a service: engine, broker, log, signals, a deadline for stopping."""
+"""The surroundings of a service: its engines, publishers and subscribers."""
 
 import sqlite3
 from collections.abc import Sequence

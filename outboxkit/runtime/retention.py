@@ -41,7 +41,7 @@ class Pruned:
         inbox_days_made: days that have a partition of `outboxkit_inbox` now.
         inbox_days_dropped: days whose inbox rows were deleted, all at once.
         attempts: messages whose counted starts and failures were deleted.
-        dead_open: the number of these that were neither replayed nor discarded.
+        dead_open: those of the deleted dead letters that were neither replayed nor discarded.
         days_dropped: days that were dropped with all their messages.
         published: kept messages that were deleted one by one, because their day had no partition.
         untouched: whether there are kept messages, and no retention for them is set.

@@ -17,7 +17,7 @@ class ConsumedQueue:
     """A queue that a consumer reads.
 
     Attributes:
-        concurrency: the number of its messages that are handled at once; None means the setting `concurrency`.
+        concurrency: the number of its transactions that run at once; None means the setting `concurrency`.
     """
 
     name: str

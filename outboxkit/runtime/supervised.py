@@ -14,7 +14,7 @@ VARIABLE = "_OUTBOXKIT_SUPERVISED"
 
 
 START_SECONDS = 10.0
-"""An error within this time of the start of a process's work is one of its start."""
+"""An error within this time after a process began its work counts as a failure to start."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Supervised:
         threading.Thread(target=wait, name="outboxkit supervised", daemon=True).start()
 
     def tell(self, why: str) -> None:
-        """Tell the supervisor with which error this process ends, and whether it is one of its start."""
+        """Tell the supervisor with which error this process ends, and whether it failed to start."""
         is_start = self.began_at is None or time.monotonic() - self.began_at < START_SECONDS
         with suppress(OSError):
             self.line.sendall(bytes((is_start,)) + why.encode(errors="backslashreplace"))

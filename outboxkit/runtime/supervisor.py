@@ -37,7 +37,7 @@ def supervise(settings: Settings, count: int, *, drain: bool = False) -> int | N
     """Run this command in so many processes, until all have ended; returns the exit code.
 
     It returns None at once if this process is to do the work itself, alone or as one of several. A process that dies
-    is started again, unless the command is to `drain`, and ends by itself.
+    is started again, but not in a `drain`, whose processes end by themselves.
     """
     if count == 1 or supervised() is not None:
         return None

@@ -57,7 +57,7 @@ class KnownWorker:
         exchange: the one that it publishes to, or that its queue is bound to; None if there is none.
         started_at, seen_at: by the database's clock.
         skew: the seconds by which its machine's clock is ahead; None: not known.
-        places, taken: of a consumer: the messages that it handles at once, and those that it handles now.
+        places, taken: of a consumer: the transactions that it runs at once, and those that run now.
         rests: whether it keeps a pause, with nothing in flight.
         queues: the lengths of a consumer's queue, its retry queues and its dead queue.
         sessions: the process ids of its sessions in the database.
@@ -133,7 +133,7 @@ _sessions = WeakKeyDictionary[Engine, Pids]()
 
 
 def note_sessions(engine: Engine, *, beside: Engine | None = None) -> Pids:
-    """The sessions that this engine opens from now on; those of an engine `beside` another one count as its own."""
+    """The sessions that this engine opens from now on. With `beside`, both engines share one record of them."""
     if engine in _sessions or not is_server(engine.dialect.name):
         return _sessions.get(engine, Pids())
     pids = _sessions[engine] = Pids() if beside is None else note_sessions(beside)

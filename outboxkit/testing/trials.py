@@ -198,7 +198,7 @@ class Trials:
         return {name: value for name, value in values.items() if not fits_any(name, self._ignore)}
 
     def settle(self, message: Message) -> Trial:
-        """Deliver a message until no error ends it, as a consumer does; in vain after some attempts."""
+        """Deliver a message until no error ends it, as a consumer does. The last trial may have failed, too."""
         for _ in range(ATTEMPTS - 1):
             if (trial := self.deliver(message)).error is None:
                 return trial

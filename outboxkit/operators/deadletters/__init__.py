@@ -125,7 +125,7 @@ class Survey:
 
 
 class DeadLetters:
-    """Reads and resolves dead letters. Each method raises `SchemaError` if the tables are missing or old.
+    """Reads and resolves dead letters. To list or resolve them raises `SchemaError` if the tables are missing or old.
 
     Args:
         rate: dead letters a second that are resolved, at most; None for no limit.

@@ -32,8 +32,8 @@ MOST_NAMES = 200
 """Handlers and queues whose rows are looked for."""
 MOST_EXPLAINED = 50
 """Rows of the outbox whose blockers are looked for."""
-SHORTEST = timedelta(days=1)
-"""The shortest retention of inbox rows and dead letters."""
+ASSUMED_RETENTION = timedelta(days=1)
+"""The retention of inbox rows that is assumed if no handler is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class DatabaseRows:
 
     def may_have_forgotten(self, born: datetime | None) -> bool:
         """Whether a message of this time, or of an unknown one, may be older than the inbox rows that are kept."""
-        retentions = [each.retention for each in self.handlers] or [SHORTEST]
+        retentions = [each.retention for each in self.handlers] or [ASSUMED_RETENTION]
         return any(born is None or each is None or self.now - born >= each for each in retentions)
 
     def expected(self, message: Any) -> list[KnownHandler]:

@@ -70,7 +70,7 @@ def _ask(process: Process, path: str) -> Page:
 def _together(
     state: str, processes: Sequence[Process], pages: Sequence[Page], *, fails: Callable[[Process], bool]
 ) -> Page:
-    """One verdict: 200 if no page of a process that `fails` it is another one, and a line for each process."""
+    """One verdict, with a line for each process: 503 if one whose page is no 200 also `fails`, else 200."""
     failed, lines = False, list[str]()
     for process, page in zip(processes, pages, strict=True):
         first, *more = page.body.decode(errors="replace").splitlines() or [""]

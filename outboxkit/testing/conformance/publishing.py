@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 from outboxkit import ids
 from outboxkit.brokers import Verdict
-from outboxkit.message import Message
+from outboxkit.message import FIELDS, Message
 from outboxkit.testing.conformance.routes import BrokerUnderTest, DestinationUnderTest, Route, line_to
 
-FIELDS = ("id", "type", "payload", "key", "routing_key", "headers", "correlation_id", "causation_id", "created_at",
-          "version")  # fmt: skip
+ARRIVING = ("routing_key", *(name for name in FIELDS if name not in ("topic", "queue")))
+"""The properties that a message has again at its consumer; topic and queue have led it there."""
 Target = BrokerUnderTest | DestinationUnderTest
 
 
@@ -29,9 +29,8 @@ async def a_confirmed_message_arrives_as_it_was(target: Target) -> None:
         )
         assert await line.send(sent) == [Verdict.CONFIRMED]
         (received,) = await line.arrived(1)
-        for name in FIELDS:
+        for name in ARRIVING:
             assert getattr(received, name) == getattr(sent, name), f"{name} was changed on the way"
-        assert received.content_type == "application/json"
 
 
 async def messages_of_a_key_arrive_in_order_among_others(target: Target) -> None:

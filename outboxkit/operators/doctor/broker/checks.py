@@ -495,7 +495,7 @@ def _full(report: QueueReport, snapshot: Snapshot) -> Iterator[Diagnosis]:
 
 
 def _leads_nowhere(report: QueueReport, snapshot: Snapshot) -> str | None:
-    """The place, if dropped messages go to one that is not there; None if they do not, or it cannot be told."""
+    """The place that dropped messages go to, if it does not exist; None: it does, or cannot be seen."""
     exchange, key = report.effective("dead-letter-exchange"), report.effective("dead-letter-routing-key")
     reports = snapshot.reports
     if not isinstance(exchange, str) or reports is None or reports.exchanges is None or reports.bindings is None:
