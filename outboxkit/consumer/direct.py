@@ -24,7 +24,7 @@ from outboxkit.consumer.decisions import decide
 from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, conflict_delay, note_conflict
 from outboxkit.consumer.threads import Threads
 from outboxkit.database.transaction import HandlerSession
-from outboxkit.errors import ConfigurationError, Retry
+from outboxkit.errors import ConfigurationError, EncodeError, Retry
 from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.message import Message
@@ -141,9 +141,12 @@ class DirectPublisher(Publisher):
             for handler in self._by_type.get(message.type, ())
             if not delivery_headers.handlers or handler.name in delivery_headers.handlers
         ]
-        if (refusal := self._refusal(message, handlers, delivery_headers)) is not None:
+        try:
+            sent = replace(message, headers=without_own(message.headers), queue=None)
+        except EncodeError as error:  # the row was not written by outboxkit
+            return Receipt(Verdict.REJECTED, printable(str(error)), final=True)
+        if (refusal := self._refusal(sent, handlers, delivery_headers)) is not None:
             return refusal
-        sent = replace(message, headers=without_own(message.headers), queue=None)
         failures: list[Receipt] = []
         for handler in handlers:
             failure = await self._failure(handler, sent, delivery_headers)

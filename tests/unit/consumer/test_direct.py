@@ -18,7 +18,7 @@ from outboxkit import Message, Reject, Retries, Retry, inbox_handler, tables
 from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, Receipt, Verdict
 from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
-from outboxkit.message import current_handling
+from outboxkit.message import changed, current_handling
 from outboxkit.runtime import process
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, effects, message, rows
 
@@ -66,6 +66,20 @@ def handled(database_url: str) -> list[tuple[object, object]]:
 
 def what(database_url: str) -> list[object]:
     return [row["what"] for row in rows(database_url, effects)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"version": 0}, "version is 0"), ({"key": "é" * 250}, "key is 500 bytes"), ({"topic": "\0"}, "NUL")],
+)
+async def test_a_row_that_outboxkit_would_not_write_is_rejected_and_others_are_handled(
+    async_engine: AsyncEngine, database_url: str, fields: dict[str, Any], reason: str
+):
+    foreign, fine = changed(message(), id="foreign", **fields), message()
+    refused, handled = await published(direct(async_engine, work), [foreign, fine])
+    assert refused.verdict is Verdict.REJECTED
+    assert reason in str(refused.reason)
+    assert handled == CONFIRMED
 
 
 async def test_every_handler_of_its_type_runs_once(async_engine: AsyncEngine, database_url: str):
