@@ -57,7 +57,7 @@ LAST_WORD_SECONDS = 2
 
 
 NOTED_FROM, MOST_NOTED, ERROR_SIGNS = 2, 1000, 300
-"""The failed attempt from which a message is noted, the messages of a queue that are, and the length of an error."""
+"""A retry is noted from this failed attempt on, of so many messages of a queue, each with an error of this length."""
 
 
 @dataclass(frozen=True, slots=True)

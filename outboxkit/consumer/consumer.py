@@ -136,8 +136,9 @@ class Consumer:
         if self._concurrency.ordered and shard is None and isinstance(subscriber, ShardSource):
             # A process with shards must not overtake what comes here in order.
             self._membership = PlainMember(engine, queue, subscriber)
-        self._outage = outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
-        self._clock_outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
+        self._outage = outage = Outage(
+            "consumer", queue=name, trouble=lambda: subscriber.trouble, patience=seconds, passing=TRANSIENT
+        )
         self._database_clock = database_clock = DatabaseClock(engine, process="consumer", clock=clock)
         self._days = InboxDays(engine, database_clock)
         self.handlers = handlers
@@ -230,8 +231,10 @@ class Consumer:
             ConfigurationError: the broker has another kind of queue under that name, or a pooler in transaction mode
                 is in front of the database.
         """
-        await self._work(stop, shared, drain=False)
-        await self._subscriber.close()
+        try:
+            await self._work(stop, shared, drain=False)
+        finally:
+            await self._subscriber.close()
         self._say_stopped()
 
     async def drain(self, stop: asyncio.Event, *, shared: ProcessWide | None = None) -> Consumed:
@@ -245,11 +248,13 @@ class Consumer:
             SchemaError: the tables are missing or old.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage outlasted the consumer's patience.
         """
-        requeued = await self._work(stop, shared, drain=True)
-        stopped = stop.is_set()
-        waiting = requeued + await self._subscriber.waiting_retries()
-        await self._subscriber.close()
-        away = (self._outage.words or self._clock_outage.words) if stopped else None
+        try:
+            requeued = await self._work(stop, shared, drain=True)
+            stopped = stop.is_set()
+            waiting = requeued + await self._subscriber.waiting_retries()
+        finally:
+            await self._subscriber.close()
+        away = self._outage.words if stopped else None
         return Consumed(self.outcomes, waiting, self._watch.current, away, stopped)
 
     async def _work(self, stop: asyncio.Event, shared: ProcessWide | None, *, drain: bool) -> int:
@@ -269,14 +274,13 @@ class Consumer:
             ],
             catalogue.QUEUE_MESSAGES: lambda: [(length, {"queue": name}) for name, length in self._lengths.items()],
         }
-        return self._reports.gauges(self._outage, self._clock_outage) | self._database_clock.gauges() | own
+        return self._reports.gauges(self._outage) | self._database_clock.gauges() | own
 
     async def _prepared(self, stop: asyncio.Event, shared: ProcessWide, *, drain: bool) -> int:
         """Get ready, and dispatch. An outage is waited out at each step."""
         self._reports.starts(database=urls.shown(self._engine.url))
         await self._outage.ride_out(lambda: schema.check_worker(self._engine), stop)
-        for outage in (self._outage, self._clock_outage):
-            outage.reached("database")
+        self._outage.reached("database")
         if self._uses_threads:
             threads = await self._outage.ride_out(self._threads.open, stop)
             if threads is not None:
@@ -309,10 +313,9 @@ class Consumer:
     async def _reconnecting(self, stop: asyncio.Event, memory: PayloadMemory, *, drain: bool) -> int:
         losses, first_lost_at = 0, 0.0
         while not stop.is_set():
-            # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
-            await self._clock_outage.ride_out(self._days.once, stop)
+            await self._outage.ride_out(self._days.once, stop)  # the machine may have slept since
             if self._membership is not None:
-                await self._clock_outage.ride_out(self._membership.join, stop)
+                await self._outage.ride_out(self._membership.join, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set() or (self._watch.current is not None and drain):
                 break

@@ -8,7 +8,7 @@ import structlog
 
 from outboxkit.brokers import Delivery, Subscriber
 from outboxkit.consumer.batch import BatchRunner
-from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.handle import STUCK_SECONDS, HandlerRunner
 from outboxkit.consumer.memory import ROOM, SMALL, PayloadMemory
 from outboxkit.consumer.reports import Reports
 from outboxkit.consumer.routing import Arrival, KeyQueues, Mode
@@ -20,8 +20,6 @@ from outboxkit.runtime.pauses.watch import StopOrPause
 
 LINGER_SECONDS = 0.02
 """The time for which the first message of a batch waits for others."""
-REQUEUE_SECONDS = 5.0
-"""The delay before a delivery is requeued that can neither be handled nor become a dead letter."""
 EMPTY_SECONDS = 0.02
 """The delay before a drain reads an empty queue again while deliveries could still come back."""
 
@@ -234,7 +232,7 @@ class Dispatcher:
     def _requeue_later(self, arrival: Arrival) -> None:
         """Requeue a stuck delivery after a while: at once, it would come back at once, again and again."""
         self._stuck.add(arrival)
-        self._running.later(REQUEUE_SECONDS, lambda: self._running.start(self._requeue(arrival), [arrival]))
+        self._running.later(STUCK_SECONDS, lambda: self._running.start(self._requeue(arrival), [arrival]))
 
     async def _requeue(self, arrival: Arrival) -> None:
         self._stuck.discard(arrival)

@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar, cast
 
@@ -41,6 +42,8 @@ T = TypeVar("T")
 LOST_CONNECTIONS = 5
 """The number of database connections that one message may lose while the database is up, before it is blamed. One
 that it does not get is not lost."""
+STUCK_SECONDS = 5.0
+"""The delay before a delivery comes again that can neither be handled nor become a dead letter."""
 CONFLICTS = 5
 """The number of times a transaction is run again at once after a conflict, before that counts as a failure."""
 AWAY_SECONDS, SOON_SECONDS = 15.0, 2.0
@@ -227,7 +230,8 @@ class HandlerRunner:
         """Run the handlers; then ack, retry, or write dead letters and ack. The ack always follows the commits.
 
         An ordered delivery that is retried gets no copy: `records.fail` counts its failure, it stays unsettled, and
-        `arrival.waits` is its delay. One that could not even be set aside is left unsettled, too, and `is_stuck`.
+        `arrival.waits` is its delay. One that could not even be set aside is left unsettled, too: it is `is_stuck`, or
+        waits if it is an ordered one.
 
         Raises:
             BrokerUnavailable: the connection was lost, or it is not known whether the delivery was settled.
@@ -323,7 +327,8 @@ class HandlerRunner:
             if arrival.settled:
                 raise BrokerUnavailable(f"a delivery could not be settled: {first_line(other)}") from other
             self.reports.unexpected("a message can be neither handled nor set aside, and is given back", other)
-            arrival.is_stuck = True
+            arrival.is_stuck = arrival.key is None
+            arrival.waits = None if arrival.is_stuck else timedelta(seconds=STUCK_SECONDS)
 
     async def _run_all(
         self, arrival: Arrival, handlers: Sequence[Handler], record: AttemptRecord, attempt: int, stop: asyncio.Event

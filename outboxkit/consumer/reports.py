@@ -226,12 +226,11 @@ class Reports:
             }
             self._log.info("handler loaded", **{name: value for name, value in fields.items() if value is not None})
 
-    def gauges(self, *outages: Outage) -> dict[catalogue.Metric, metrics.Read]:
-        """The gauges of a consumer that runs. In any of these outages it may miss a server."""
+    def gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
+        """The gauges of a consumer that runs, whose servers may be away."""
         return {
             catalogue.CONSUMER_CONNECTED: lambda: [
-                (int(not any(outage.is_away(server) for outage in outages)), self.labels | {"server": server})
-                for server in ("broker", "database")
+                (int(not outage.is_away(server)), self.labels | {"server": server}) for server in ("broker", "database")
             ],
             catalogue.IN_FLIGHT: lambda: [(self.in_flight, self.labels)],
             catalogue.LONGEST_RUN: lambda: [

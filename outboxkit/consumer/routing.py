@@ -57,7 +57,7 @@ class Arrival:
         failures: the number of failures that were followed by such a delay.
         first_failed_at: the time of the first of them.
         handlers: the names of the handlers that still have to run; if empty, the delivery's own.
-        is_stuck: whether it could neither be handled nor become a dead letter.
+        is_stuck: whether it could neither be handled nor become a dead letter, and is to be requeued after a while.
         settled: whether it was acked, requeued or copied, or the attempt to do so may have succeeded.
         requeued: whether it was given back.
         done: the names of handlers of which one query has told that they have handled it; None: nobody has asked.
@@ -94,9 +94,10 @@ class Arrival:
         await self.delivery.ack()
 
     async def requeue(self) -> None:
-        """Give it back unhandled."""
+        """Give it back unhandled. If it is an ordered one, at a stop, the close of its subscriber does so, in order."""
         self.settled = self.requeued = True
-        await self.delivery.requeue()
+        if self.key is None:
+            await self.delivery.requeue()
 
     async def retry(self, after: timedelta | None, *, handlers: tuple[str, ...]) -> timedelta:
         """Have it come again later; it is not settled if no copy of it could be made."""

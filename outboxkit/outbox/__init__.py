@@ -145,9 +145,10 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
 def cancel(session: Session | scoped_session[Any], message_id: str) -> bool:
     """Take a message back, in the session's transaction: it is not published if, and only if, that commits.
 
-    The session is flushed first. While a relay is publishing the message, this waits for the result, for
-    `OUTBOXKIT_PUBLISH_TIMEOUT` at most. At isolation level REPEATABLE READ or above, PostgreSQL then raises a
-    serialization failure instead. An earlier publish without an answer may have reached the broker all the same.
+    The session is flushed first. While a relay is publishing the message, this waits for the result: a batch that was
+    claimed ahead is locked for two publishes, each of `OUTBOXKIT_PUBLISH_TIMEOUT` at most. At isolation level
+    REPEATABLE READ or above, PostgreSQL then raises a serialization failure instead. An earlier publish without an
+    answer may have reached the broker all the same.
 
     With an `AsyncSession`: `await session.run_sync(outbox.cancel, message_id)`.
 

@@ -130,7 +130,7 @@ class Settlement:
     """The fate of each row of a batch. A row in no list stays as it is, and no attempt is counted.
 
     Attributes:
-        replies: the answers to some of these, as messages.
+        replies: new messages, for the answers that a destination gave.
         discarded: positions that no queue wanted and that are to be deleted.
         waiting: positions that wait behind an earlier one of their key, by the time until which they wait.
         parked: positions to park behind a dead one of their key.

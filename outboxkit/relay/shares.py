@@ -51,7 +51,7 @@ class ContendedKeys:
 STILL_SECONDS = 2.0
 """A relay without a new transaction for 2 s loses its share. A first ready row that stays so long bounds no share."""
 STILL_LOOKS = 4
-"""The minimum number of claims within that time: with a slow broker a batch takes longer."""
+"""A relay stands still after so many of our own claims at least: with a slow broker a batch takes longer."""
 MOST_SHARES = 2
 """The maximum number of shares if the destination is a broker, which one relay can keep busy. More relays only add to
 the rows of others that each claim walks over: ten had 0.7 of the speed of one."""

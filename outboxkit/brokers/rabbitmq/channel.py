@@ -44,7 +44,8 @@ class Answers:
         return self._next, future
 
     def __setitem__(self, index: int, receipt: Receipt) -> None:
-        if not (future := self._futures.pop(index)).done():
+        future = self._futures.pop(index, None)  # None: it was given up before this answer came
+        if future is not None and not future.done():
             future.set_result(receipt)
 
     def give_up(self, receipt: Receipt) -> None:

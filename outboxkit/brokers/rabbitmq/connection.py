@@ -19,7 +19,7 @@ from outboxkit.runtime import urls
 from outboxkit.runtime.outage import is_cancelled
 
 HEARTBEAT_SECONDS = 20
-"""The heartbeat interval if the URL has none. A peer that is silent for two of them is gone (AMQP 0-9-1, 4.2.7)."""
+"""The heartbeat interval if the URL has none. A peer that is silent for three of them is gone."""
 
 _NEVER_ALLOWED = ("reserved prefix", "default exchange")
 """Parts of RabbitMQ's errors for names that no user may declare, whatever the permissions."""

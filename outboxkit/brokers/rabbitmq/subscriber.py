@@ -79,7 +79,7 @@ class RabbitSubscriber(Subscriber):
         self._keys: dict[int, str | None] = {}
         self.connects = 0
         self.delays = tuple(delays)
-        self._url, self._addresses = url, connection.Addresses(url)
+        self._url, self._addresses, self._measured = url, connection.Addresses(url), connection.Addresses(url)
         self.exchange, self._queue, self._dead = exchange, queue, dead_queue(queue)
         self._sources: tuple[str, ...] = ()
         home, own_topics = (None, topics) if shards is None else (shards.queue, ())
@@ -186,7 +186,7 @@ class RabbitSubscriber(Subscriber):
 
         Acks their markers, now and when they come. This one's only when the change `is_settled`: until then it stands
         in the way of a process that does not know of it, and gets the queue when this one stops. A later one is acked
-        at the second call: a change is written before its marker is sent, so there is none.
+        at the second call: each change is written before its marker is sent, so it belongs to none.
         """
         self._move, self._passed, channel = move, move if is_settled else move - 1, self._channel
         if channel is None:
@@ -257,7 +257,7 @@ class RabbitSubscriber(Subscriber):
             async with asyncio.timeout(self._timeout):
                 if self._measuring is None:
                     name = f"outboxkit consumer {self._queue} lengths"
-                    self._measuring = await connection.connect(self._addresses, name=name, timeout=self._timeout)
+                    self._measuring = await connection.connect(self._measured, name=name, timeout=self._timeout)
                 opened = self._measuring
                 depths = {name: await self._queues.depth(opened, name, self._timeout) for name in names}
         except (Exception, asyncio.CancelledError):

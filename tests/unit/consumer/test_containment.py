@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
-from outboxkit.consumer import Concurrency, dispatcher
+from outboxkit.consumer import Concurrency, dispatcher, handle
 from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.handle import HandlerRunner
 from tests.unit.consumer.conftest import Bench, in_both_places
@@ -244,29 +244,34 @@ async def test_an_error_of_our_own_sets_one_message_aside(
 
 
 @pytest.mark.unexpected
+@pytest.mark.parametrize("concurrency", [SINGLE, ORDERED, Concurrency(2, ordered=True, batch=5)])
 async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency
 ):
-    monkeypatch.setattr(dispatcher, "REQUEUE_SECONDS", 0.02)
-    refused: list[float] = []
+    """And none of its key overtakes it, if they are ordered."""
+    for module in (dispatcher, handle):
+        monkeypatch.setattr(module, "STUCK_SECONDS", 0.02)
+    refused, handled_before = list[float](), list[Any]()
     bury = Records.bury
 
     async def failing(self: Any, *given: Any, **more: Any) -> bool:
         if len(refused) < 6:
             refused.append(asyncio.get_running_loop().time())
             raise ZeroDivisionError
+        handled_before.extend(rows(database_url, tables.inbox))
         return await bury(self, *given, **more)
 
-    @inbox_handler("Rejects")
+    @inbox_handler("Rejects", batch=True)
     def rejects(session: Session, event: OrderConfirmed) -> None:
         if event.order_id == 7:
             raise Reject(KeyError("x"))
 
     monkeypatch.setattr(Records, "bury", failing)
-    bench.put(message(), message(id="m-2", payload=b'{"order_id":8,"total":"1"}'))
-    consumer = await bench.run_until_settled(rejects)
+    bench.put(message(key="k"), message(id="m-2", key="k", payload=b'{"order_id":8,"total":"1"}'))
+    consumer = await bench.run_until_settled(rejects, concurrency=concurrency)
     assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DEAD: 1}
     assert refused[-1] - refused[0] >= 0.04, "it is no hot loop"
+    assert len(handled_before) == (0 if concurrency.ordered else 1)
     (row,) = rows(database_url, tables.dead_letter)
     assert (row["reason"], row["error"]) == ("rejected", "KeyError: 'x'")
 
