@@ -33,7 +33,7 @@ MOST_NAMES = 200
 MOST_EXPLAINED = 50
 """Rows of the outbox whose blockers are looked for."""
 ASSUMED_RETENTION = timedelta(days=1)
-"""The retention of inbox rows that is assumed if no handler is known."""
+"""The retention that is assumed of dead letters, and of inbox rows if no handler is known."""
 
 
 @dataclass(frozen=True, slots=True)
