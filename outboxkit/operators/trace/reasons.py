@@ -9,14 +9,15 @@ from outboxkit.brokers import Verdict
 from outboxkit.database.session_names import RELAY_SESSION
 from outboxkit.errors.failures import printable
 from outboxkit.errors.figures import counted, in_utc, many, shell_word
-from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.message import DEFAULT_DESTINATION, LAST_MOMENT
 from outboxkit.operators.findings import LIMITS, commands_of, steps_of
 from outboxkit.operators.trace.reading import DatabaseRows, Surroundings
 from outboxkit.runtime.known_handlers import KnownHandler, consume_command
 from outboxkit.runtime.workers import RELAY as RELAY_KIND
-from outboxkit.tables import PARKED
 
 NAMES = 120
+PARKED_AS_READ = LAST_MOMENT
+"""The due time of a parked row: `readable` bounds `PARKED`."""
 IN_OUTBOX = {"locked", "paused", "parked", "behind", "retry", "delayed", "ready", "no relay"}
 """The kinds of reasons of a row of the outbox."""
 
@@ -64,7 +65,7 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
         return _behind(key, around.held)
     if around.pause is not None and (row.due_at is None or row.due_at <= now):
         return "paused", str(around.pause), commands_of("paused", process=f"relay{option}")
-    if row.due_at is not None and row.due_at >= PARKED:
+    if row.held and row.due_at is not None and row.due_at >= PARKED_AS_READ:
         return "parked", f"{key} is parked, and no open dead letter parks it any more", ()
     if row.due_at is not None and row.held and row.last_error is not None:
         failed = f"attempt {row.attempts} failed" if row.attempts else "it was put off, which counts no attempt"
@@ -99,7 +100,7 @@ def _locked(lock: Any, relay: str, now: datetime) -> tuple[str, str, tuple[str, 
 
 def _behind(key: str, first: Any) -> tuple[str, str, tuple[str, ...]]:
     text = f"it is behind message {legible(first.message_id)} of {key}"
-    if first.due_at is not None and first.due_at >= PARKED:
+    if first.due_at is not None and first.due_at >= PARKED_AS_READ:
         text += ", which is parked"
     elif first.due_at is not None:
         text += f", whose next attempt is due at {in_utc(first.due_at)}"

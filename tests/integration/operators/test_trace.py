@@ -67,6 +67,8 @@ def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
         {"position": 6, "message_id": "ready", "key": "r"},
         {"position": 7, "message_id": "second", "key": "r"},
         {"position": 8, "message_id": "unique", "key": "u", "dedup": True},
+        {"position": 9, "message_id": "stranded", "key": "s", "held": True, "due_at": tables.PARKED},
+        {"position": 10, "message_id": "behind it", "key": "s", "dedup": True},
     )
     add(
         engine, {"message_id": "dead", "key": "p", "position": 0, "parked": True}, table=tables.dead_letter, base=LETTER
@@ -74,10 +76,13 @@ def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
     waits = "no relay" if is_server(engine.dialect.name) else "ready"
     kinds = {"retried": "retry", "behind": "behind", "elsewhere": waits, "delayed": "delayed"}
     kinds |= {"parked": "parked", "ready": waits, "second": "behind", "unique": waits, "dead": "dead"}
+    kinds |= {"stranded": "parked", "behind it": "behind"}
     for id_, kind in kinds.items():
         assert explained(database_url, id_).kind == kind, id_
     assert "behind message retried of its key k" in explained(database_url, "behind").text
     assert "after attempt 2: NO_ROUTE" in explained(database_url, "behind").text
+    assert explained(database_url, "stranded").text.endswith("no open dead letter parks it any more")
+    assert explained(database_url, "behind it").text.endswith(", which is parked")
     assert "parked by dead letter 1, message dead, rejected: too large" in explained(database_url, "parked").text
     assert explained(database_url, "elsewhere").cure[:1] in ((), ("outboxkit relay --destination payments",))
     assert "; 3 messages to default are before it" in explained(database_url, "unique").text

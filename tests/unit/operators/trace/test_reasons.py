@@ -9,7 +9,6 @@ import pytest
 from outboxkit.operators.trace import reasons
 from outboxkit.operators.trace.reading import Surroundings
 from outboxkit.statements.activity import NEVER
-from outboxkit.tables import PARKED
 from tests.unit.operators.trace.rows import NOW, SECOND, crashes, database, kept, letter, registered, waiting
 
 RETRY = {"held": True, "due_at": NOW + SECOND, "attempts": 2, "last_error": "unroutable: NO_ROUTE"}
@@ -56,7 +55,7 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
         ),
         (
             {},
-            Surroundings(held=waiting("m-0", 5, due_at=PARKED), ready=EARLIER),
+            Surroundings(held=waiting("m-0", 5, due_at=reasons.PARKED_AS_READ), ready=EARLIER),
             "behind",
             "it is behind message m-0 of its key order-1, which is parked",
             "trace m-0",
@@ -70,13 +69,19 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
         ),
         (RETRY | {"due_at": NOW - SECOND}, Surroundings(relays=0), "no relay", "no relay is connected", "relay"),
         (
-            {"held": True, "due_at": PARKED},
+            {"held": True, "due_at": reasons.PARKED_AS_READ},
             Surroundings(parking=PARKING),
             "parked",
             "its key order-1 is parked by dead letter 3, message m-0, rejected: too large",
             "dead replay --side outbox --key order-1 --destination default",
         ),
-        ({"held": True, "due_at": PARKED}, Surroundings(), "parked", "no open dead letter parks it any more", ""),
+        (
+            {"held": True, "due_at": reasons.PARKED_AS_READ},
+            Surroundings(),
+            "parked",
+            "no open dead letter parks it any more",
+            "",
+        ),
         (
             {"due_at": NOW + SECOND},
             Surroundings(),
