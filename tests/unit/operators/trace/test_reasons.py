@@ -37,7 +37,13 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             "it waits for the relay of default; 5 messages to default are before it",
             "",
         ),
-        ({}, Surroundings(relays=0), "no relay", "no relay is connected to this database; it is the next one", "relay"),
+        (
+            {},
+            Surroundings(relays=0),
+            "no relay",
+            "no relay of default is connected to this database; it is the next one",
+            "relay",
+        ),
         ({}, Surroundings(ready=EARLIER), "behind", "it is behind message m-0 of its key order-1", "trace m-0"),
         (
             {},
@@ -67,7 +73,13 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             "attempt 2 failed, and the next one is due at 2026-03-01 12:00:01 UTC: unroutable: NO_ROUTE",
             "Mend what the error names",
         ),
-        (RETRY | {"due_at": NOW - SECOND}, Surroundings(relays=0), "no relay", "no relay is connected", "relay"),
+        (
+            RETRY | {"due_at": NOW - SECOND},
+            Surroundings(relays=0),
+            "no relay",
+            "no relay of default is connected",
+            "relay",
+        ),
         (
             {"held": True, "due_at": reasons.PARKED_AS_READ},
             Surroundings(parking=PARKING),
