@@ -18,7 +18,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import in_utc, many, number, printable_name
 from outboxkit.exit_codes import INCOMPLETE
 from outboxkit.operators.sql.waiting import WaitingSelection
-from outboxkit.operators.waiting import Change, ChangedMessages, change_waiting, find_waiting, survey_waiting
+from outboxkit.operators.waiting import Change, ChangedMessages, change_waiting, find_waiting, plan_change
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 
@@ -123,30 +123,31 @@ def _change(
         wanted = "one of ids, filters such as --type and --due-after, and --all is accepted"
         raise ConfigurationError(f"{change} which messages? Exactly {wanted}")
     selection, done = filters.selection(tuple(ids)), ChangedMessages()
-    counts = in_transaction(
-        settings, "waiting", partial(survey_waiting, waiting=selection, change=change), only_reads=True
-    )
-    if counts.count < len(set(ids)):
+    plan = in_transaction(settings, "waiting", partial(plan_change, waiting=selection, change=change), only_reads=True)
+    count = len(plan.positions)
+    if count < len(set(ids)):
         raise ConfigurationError(
-            f"{counts.count} of {len(set(ids))} ids are of messages that wait: the others are due, have gone out, or "
+            f"{count} of {len(set(ids))} ids are of messages that wait: the others are due, have gone out, or "
             "are misspelt; `outboxkit waiting list` has those that are accepted"
         )
-    typer.echo(f"{many(counts.count, 'message')} to be {verb}" + (":" if counts.count else ""))
-    for row in counts.kinds:
-        due = in_utc(row.first) if row.first == row.last else f"{in_utc(row.first)} to {in_utc(row.last)}"
-        typer.echo(f"  {number(row.rows)} {printable_name(row.type)} to {printable_name(row.destination)}, due {due}")
+    typer.echo(f"{many(count, 'message')} to be {verb}" + (":" if count else ""))
+    for kind in plan.kinds:
+        due = in_utc(kind.first) if kind.first == kind.last else f"{in_utc(kind.first)} to {in_utc(kind.last)}"
+        typer.echo(
+            f"  {number(kind.count)} {printable_name(kind.type)} to {printable_name(kind.destination)}, due {due}"
+        )
     question = "Make them due now?" if change == "due-now" else "Cancel them?"
-    if not counts.count or not options.is_confirmed(question, verb):
+    if not count or not options.is_confirmed(question, verb):
         return
 
     async def work(stop: asyncio.Event) -> None:
         async with connected(settings, "waiting") as engine:
-            await change_waiting(engine, change, selection, stop, done, upto=counts.upto, by=options.by)
+            await change_waiting(engine, change, selection, plan.positions, stop, done, by=options.by)
 
     def say() -> None:
         typer.echo(f"{verb} {number(done.count)}")
 
-    work_through(settings, verb, counts.count, lambda: done.count, work, say)
+    work_through(settings, verb, count, lambda: done.count, work, say)
     if not done.complete:
         typer.echo("stopped before the end: the same command goes on", err=True)
         sys.exit(INCOMPLETE)

@@ -2,7 +2,7 @@
 
 An action that is one transaction writes its row in it. One that takes many writes its row before the first. What
 resolves dead letters or changes waiting messages counts in each of them, so that the count is right even if it is
-killed. A replay of kept messages and a prune count at their end, and in the console every two seconds.
+killed. A replay of kept messages counts every two seconds, and a prune at its end.
 """
 
 import asyncio
@@ -116,6 +116,7 @@ class RunningAction:
     """An action that takes many transactions.
 
     Attributes:
+        uncounted: messages that the row's count has not got yet.
         place: up to where it has come, if another process would need that to go on.
     """
 
@@ -127,6 +128,14 @@ class RunningAction:
     async def count(self, connection: AsyncConnection, more: int) -> None:
         """Add to the row's count, in the connection's transaction."""
         await connection.execute(sql.actions.count_action(), {"of": self.number, "counted": more})
+
+    async def write(self, engine: AsyncEngine) -> None:
+        """Count what is uncounted, in a transaction of its own. If the database is away, it stays uncounted."""
+        with suppress(SQLAlchemyError, OSError):
+            async with engine.begin() as connection:
+                more = self.uncounted
+                await self.count(connection, more)
+            self.uncounted -= more
 
 
 @asynccontextmanager

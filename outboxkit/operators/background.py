@@ -6,8 +6,8 @@ row is deleted with the end of the operation, and the audit trail keeps the outc
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from outboxkit.operators import audit, sql
 from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection, rules_of
 from outboxkit.operators.replay import Place, Replayed, ReplaySelection, replaying
 from outboxkit.runtime.lifetime import end_tasks
-from outboxkit.runtime.outage import what_is_away
+from outboxkit.runtime.outage import sleep_unless_stopped, what_is_away
 from outboxkit.runtime.settings import Settings
 
 LEASE = timedelta(seconds=15)
@@ -213,9 +213,9 @@ class Background:
         """Work at an operation until its end, a stop, or the loss of the lease or of a server."""
         place = None if row.place is None else msgspec.json.decode(row.place, type=Place)
         running, stop = _Leased(row.action, row.worker, place), asyncio.Event()
-        renewing = asyncio.create_task(self._renew(running, stop))
         try:
-            await self._do(msgspec.json.decode(row.plan, type=Plan), row.total, running, stop)
+            async with self._renewed(running, stop):
+                await self._do(msgspec.json.decode(row.plan, type=Plan), row.total, running, stop)
         except _Lost:
             return
         except asyncio.CancelledError:
@@ -227,8 +227,6 @@ class Background:
                 return
             self._log.exception("an operation failed", operation=row.action)
             running.result = f"failed: {first_line(error)}"
-        finally:
-            await end_tasks([renewing])
         await self._end(running)
 
     async def _do(self, plan: Plan, total: int | None, running: _Leased, stop: asyncio.Event) -> None:
@@ -257,21 +255,30 @@ class Background:
         async with self._engine.begin() as connection:
             await connection.execute(sql.background.set_total(), {"of": running.number, "messages": messages})
 
-    async def _renew(self, running: _Leased, stop: asyncio.Event) -> None:
-        """Renew the lease, write the place, and see a stop; the work ends if the lease is lost."""
-        while True:
-            with suppress(SQLAlchemyError, OSError):
-                async with self._engine.begin() as connection:
-                    more = running.uncounted
-                    try:
-                        await running.count(connection, more)
-                    except _Lost:
-                        stop.set()
-                        return
-                running.uncounted -= more
+    @asynccontextmanager
+    async def _renewed(self, running: _Leased, stop: asyncio.Event) -> AsyncIterator[None]:
+        """Renew the lease during the block, write the place, and see a stop; the work ends if the lease is lost.
+
+        The last renewal is not cancelled: nobody would know whether it has counted.
+        """
+        ended = asyncio.Event()
+        renewing = asyncio.create_task(self._renew(running, stop, ended))
+        try:
+            yield
+        finally:
+            ended.set()
+            await renewing
+
+    async def _renew(self, running: _Leased, stop: asyncio.Event, ended: asyncio.Event) -> None:
+        while not ended.is_set():
+            try:
+                await running.write(self._engine)
+            except _Lost:
+                stop.set()
+                return
             if running.stops:
                 stop.set()
-            await asyncio.sleep(RENEW_SECONDS)
+            await sleep_unless_stopped(ended, RENEW_SECONDS)
 
     async def _release(self, running: _Leased) -> None:
         with suppress(SQLAlchemyError, OSError, _Lost):

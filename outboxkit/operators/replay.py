@@ -31,6 +31,8 @@ PAGE = 500
 """The number of messages that are read and published at once."""
 LOOK_EVERY = 0.05
 """Seconds between two looks at the relays that are settling."""
+COUNT_EVERY = 2.0
+"""Seconds between two writes of the count to the audit trail."""
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 Place = tuple[datetime, int]
 """The time and the position of a kept message."""
@@ -183,7 +185,7 @@ class Replayer:
         filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
         recorded = audit.recorded(self._engine, "replay", filter_, by=self._by)
         async with recorded if running is None else nullcontext(running) as audited:
-            await self._publish_pages(stop, done, audited)
+            await self._publish_pages(stop, done, audited, counts=running is None)
             outcome = audit.DONE if done.complete else audit.STOPPED
             if done.gone:
                 outcome = f"incomplete: {done.gone} of {done.total} messages were deleted meanwhile"
@@ -194,8 +196,12 @@ class Replayer:
         stop: asyncio.Event,
         done: Replayed,
         audited: audit.RunningAction,
+        *,
+        counts: bool,
     ) -> None:
+        """Publish page by page. Unless it `counts`, another task writes the count."""
         selection, begun, started = self._selection, done.count, self._monotonic()
+        counted = started
         cursor = audited.place or (self._range["since"], -1)
         while not stop.is_set():
             rows = await self._outage.ride_out(partial(self._read, cursor), stop)
@@ -212,6 +218,9 @@ class Replayer:
                 cursor = (rows[confirmed - 1].published_at, rows[confirmed - 1].position)
                 done.count, done.upto = done.count + confirmed, cursor[0]
                 audited.uncounted, audited.place = audited.uncounted + confirmed, cursor
+            if counts and self._monotonic() - counted >= COUNT_EVERY:
+                await audited.write(self._engine)
+                counted = self._monotonic()
             if confirmed < len(rows):
                 done.refused = (
                     f"message {rows[confirmed].message_id}: {receipts[confirmed].reason}" if receipts else None

@@ -1,6 +1,7 @@
 """Messages that wait for a time are listed, made due at once, or cancelled. Parked ones are dead letters' matter."""
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,25 +20,23 @@ PAGE = 500
 Change = Literal["due-now", "cancel"]
 
 
+@dataclass(slots=True)
+class WaitingKind:
+    """The messages of a selection with one type and destination: their number, and the first and last due times."""
+
+    type: str
+    destination: str
+    first: datetime
+    last: datetime
+    count: int = 0
+
+
 @dataclass(frozen=True, slots=True)
-class WaitingCounts:
-    """The messages of a selection.
+class WaitingPlan:
+    """The messages that a change would change: `kinds`, the largest first, and their positions, of 8 bytes each."""
 
-    Attributes:
-        kinds: a row for each type and destination: `type`, `destination`, `rows`, and `first` and `last` due times.
-    """
-
-    kinds: Sequence[Row[Any]]
-
-    @property
-    def count(self) -> int:
-        """All of them."""
-        return sum(row.rows for row in self.kinds)
-
-    @property
-    def upto(self) -> int:
-        """The highest position of them."""
-        return max((row.upto for row in self.kinds), default=0)
+    kinds: Sequence[WaitingKind]
+    positions: "array[int]"
 
 
 @dataclass(slots=True)
@@ -56,38 +55,47 @@ def find_waiting(
     return connection.execute(sql.waiting.next_due(waiting), {"limit": limit}).all(), now
 
 
-def survey_waiting(connection: Connection, waiting: WaitingSelection, change: Change) -> WaitingCounts:
-    """Count the messages of a selection that the change would change."""
-    counted, now = sql.waiting.count_by_type(waiting, later=change == "due-now"), read_now(connection)
-    return WaitingCounts(connection.execute(counted, {"now": now} if change == "due-now" else {}).all())
+def plan_change(connection: Connection, waiting: WaitingSelection, change: Change) -> WaitingPlan:
+    """The messages of a selection that the change would change at this moment."""
+    is_due_now, kinds, positions = change == "due-now", dict[tuple[str, str], WaitingKind](), array("q")
+    parameters = {"now": read_now(connection)} if is_due_now else {}
+    statement = sql.waiting.all_waiting(waiting, later=is_due_now)
+    for row in connection.execute(statement, parameters, execution_options={"yield_per": PAGE}):
+        new = WaitingKind(row.type, row.destination, row.due_at, row.due_at)
+        kind = kinds.setdefault((row.type, row.destination), new)
+        kind.first, kind.last = min(kind.first, row.due_at), max(kind.last, row.due_at)
+        kind.count += 1
+        positions.append(row.position)
+    return WaitingPlan(sorted(kinds.values(), key=lambda kind: (-kind.count, kind.type, kind.destination)), positions)
 
 
 async def change_waiting(
     engine: AsyncEngine,
     change: Change,
     waiting: WaitingSelection,
+    positions: Sequence[int],
     stop: asyncio.Event,
     done: ChangedMessages,
     *,
-    upto: int,
     by: str | None = None,
 ) -> None:
-    """Make the messages of a selection due at once, or delete them, page by page; `done` has the progress.
+    """Make the messages of a plan due at once, or delete them, page by page; `done` has the progress.
 
-    It is an action in the audit trail. A message that a relay publishes meanwhile is left to it.
+    It is an action in the audit trail. A message that a relay publishes meanwhile is left to it, and so are those that
+    are no longer in the selection, or came to it behind the plan.
     """
-    is_due_now = change == "due-now"
-    statement = sql.waiting.make_due(waiting) if is_due_now else sql.waiting.delete_waiting(waiting)
-    left = sql.waiting.is_any_left(waiting, later=is_due_now)
+    is_due_now, dialect = change == "due-now", engine.dialect.name
+    statement = sql.waiting.make_due(dialect, waiting) if is_due_now else sql.waiting.delete_waiting(dialect, waiting)
     async with audit.recorded(engine, f"waiting {change}", audit.filter_of(waiting), by=by) as running:
         async with engine.connect() as connection:
-            bounds: dict[str, Any] = {"upto": upto, "limit": PAGE}
-            bounds |= {"now": await partitions.clock(connection)} if is_due_now else {}
-        while not done.complete and not stop.is_set():
+            now = {"now": await partitions.clock(connection)} if is_due_now else {}
+        for first in range(0, len(positions), PAGE):
+            if stop.is_set():
+                running.result = audit.STOPPED
+                return
             async with engine.begin() as connection:
-                changed = (await connection.execute(statement, bounds)).rowcount
+                page = {"positions": [*positions[first : first + PAGE]]}
+                changed = (await connection.execute(statement, now | page)).rowcount
                 await running.count(connection, changed)
-                # Of a full page some may have been a relay's, which has published them meanwhile: then others are left.
-                done.complete = changed < PAGE and not (await connection.execute(left, bounds)).scalar()
             done.count += changed
-        running.result = audit.DONE if done.complete else audit.STOPPED
+        done.complete = True

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Delete, Select, Update, and_, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Delete, Select, Update, and_, bindparam, delete, select, update
 
+from outboxkit.statements.dialects import among
 from outboxkit.tables import PARKED, UtcDateTime, outbox, readable
 
 _LIMIT = bindparam("limit", type_=BigInteger)
@@ -40,52 +41,34 @@ def next_due(waiting: WaitingSelection) -> Select[Any]:
     return select(*columns).where(_are(waiting)).order_by(*order).limit(_LIMIT)
 
 
-def count_by_type(waiting: WaitingSelection, *, later: bool) -> Select[Any]:
-    """The waiting messages of a selection by type and destination, their first and last due times and highest position.
+def all_waiting(waiting: WaitingSelection, *, later: bool) -> Select[Any]:
+    """Positions, types, destinations and due times of a selection, or of those that are due `later` than now.
 
-    Reads every one of them, or those that are due `later` than now. Parameters: now, if so. Indexes: as `next_due`.
-    Locks: none.
+    Parameters: now, if so. Indexes: as `next_due`. Locks: none.
     """
-    kind, due = (outbox.c.type, outbox.c.destination), outbox.c.due_at
-    figures = (func.count().label("rows"), func.min(due).label("first"), func.max(due).label("last"))
-    highest = func.max(outbox.c.position).label("upto")
-    conditions = (_are(waiting), *([_is_later] if later else []))
-    return select(*kind, *figures, highest).where(*conditions).group_by(*kind).order_by(func.count().desc(), *kind)
+    columns = (readable(outbox.c[name]) for name in ("position", "type", "destination", "due_at"))
+    return select(*columns).where(_are(waiting), *([_is_later] if later else []))
 
 
-def make_due(waiting: WaitingSelection) -> Update:
-    """Make up to `limit` messages of a selection due now, that are due later.
+def make_due(dialect: str, waiting: WaitingSelection) -> Update:
+    """Make those of these messages due now that are still in the selection, and due later.
 
-    Parameters: now, upto (the highest position), limit. Indexes: as `next_due`. Locks: the rows; if a relay has one,
-    this waits for it.
+    Parameters: now, positions. Index: the primary key. Locks: the rows; if a relay has one, this waits for it, and
+    then looks at the row once more.
     """
-    return update(outbox).where(*_of(waiting, _is_later)).values(due_at=_NOW)
+    return (
+        update(outbox)
+        .where(among(dialect, outbox.c.position, "positions"), _are(waiting), _is_later)
+        .values(due_at=_NOW)
+    )
 
 
-def delete_waiting(waiting: WaitingSelection) -> Delete:
-    """Delete up to `limit` messages of a selection.
+def delete_waiting(dialect: str, waiting: WaitingSelection) -> Delete:
+    """Delete those of these messages that are still in the selection.
 
-    Parameters: upto, limit. Indexes: as `next_due`. Locks: as `make_due`.
+    Parameters: positions. Index: the primary key. Locks: as `make_due`.
     """
-    return delete(outbox).where(*_of(waiting))
-
-
-def is_any_left(waiting: WaitingSelection, *, later: bool) -> Select[Any]:
-    """Whether `make_due` (`later`) or `delete_waiting` has anything left to do. Parameters: as there. Locks: none."""
-    return select(_some(waiting, *([_is_later] if later else [])).exists())
-
-
-def _of(waiting: WaitingSelection, *also: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
-    """The conditions of a page of rows to change.
-
-    If a relay has changed a row meanwhile, PostgreSQL asks them again, but for the subquery.
-    """
-    return (outbox.c.position.in_(_some(waiting, *also)), _are(waiting), *also)
-
-
-def _some(waiting: WaitingSelection, *also: ColumnElement[bool]) -> Select[Any]:
-    bound = outbox.c.position <= bindparam("upto", type_=BigInteger)
-    return select(outbox.c.position).where(_are(waiting), bound, *also).limit(_LIMIT)
+    return delete(outbox).where(among(dialect, outbox.c.position, "positions"), _are(waiting))
 
 
 def _are(waiting: WaitingSelection) -> ColumnElement[bool]:

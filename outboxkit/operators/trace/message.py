@@ -82,7 +82,7 @@ class MessageTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The answer to a query: `more` counts messages that are not shown, `not_read` has the unread parts of tables."""
+    """The answer to a query: `more` counts messages that are not shown, `not_read` has databases or parts of them."""
 
     asked: dict[str, str]
     databases: tuple[str, ...]
@@ -104,8 +104,11 @@ class _Part:
     crashes: list[Row[Any]]
 
 
-def assemble(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Trace:
-    """The traces of all messages of the query, the oldest first; of a key those first that wait, then the newest."""
+def assemble(query: TraceQuery, databases: Sequence[DatabaseRows], away: Sequence[str] = ()) -> Trace:
+    """The traces of all messages of the query, the oldest first; of a key those first that wait, then the newest.
+
+    `away` has the databases that could not be read, with their errors.
+    """
     parts = _parts_of(databases)
     messages = {id_: _merged(id_, of) for id_, of in parts.items()}
     children = defaultdict[str, list[str]](list)
@@ -127,8 +130,8 @@ def assemble(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Trace:
             drafts[id_].finish([drafts[child] for child in children[id_]]) for id_ in selected[: query.limit]
         ),
         more=len(selected[query.limit :]),
-        not_read=tuple(f"{rest} in {database.name}" for database in databases for rest in database.unread),
-        unknown=() if selected else tuple(_nothing(query, databases)),
+        not_read=(*away, *(f"{rest} in {database.name}" for database in databases for rest in database.unread)),
+        unknown=() if selected else tuple(_nothing(query, databases, is_alone=len(databases) == 1 and not away)),
     )
 
 
@@ -311,8 +314,11 @@ def _not_kept(born: datetime | None, databases: Sequence[DatabaseRows]) -> Itera
         yield "when it was published: it is not among the kept messages that were read"
 
 
-def _nothing(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Iterator[str]:
-    """Reasons for which a message may exist although nothing is known of it; its age excludes some."""
+def _nothing(query: TraceQuery, databases: Sequence[DatabaseRows], *, is_alone: bool) -> Iterator[str]:
+    """Reasons for which a message may exist although nothing is known of it; its age excludes some.
+
+    `is_alone`: one database was asked for.
+    """
     yield "whether its transaction has been committed: until then nobody sees it, and after a rollback there is nothing"
     begun = query.begun
     oldest = min((each.oldest_kept for each in databases if each.oldest_kept is not None), default=None)
@@ -327,5 +333,5 @@ def _nothing(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Iterator[s
         yield "whether it was handled longer ago than OUTBOXKIT_INBOX_RETENTION"
     if begun is None or max(each.now for each in databases) - begun > ASSUMED_RETENTION:
         yield "whether it died longer ago than OUTBOXKIT_DEAD_RETENTION"
-    if len(databases) == 1:
+    if is_alone:
         yield "what another service's database has: name it with --also"

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Executable, Row, Select
 
 from outboxkit import ids, schema, statements
-from outboxkit.database import session_names
 from outboxkit.errors.failures import class_of
 from outboxkit.errors.figures import COUNTED, in_utc, number
 from outboxkit.message import DEFAULT_DESTINATION, LAST_MOMENT
@@ -19,7 +18,7 @@ from outboxkit.operators.blockers import Blocker, read_blockers
 from outboxkit.runtime import urls
 from outboxkit.runtime.known_handlers import KnownHandler, read_handlers
 from outboxkit.runtime.pauses import Pause, read_pauses
-from outboxkit.runtime.workers import RELAY, KnownWorker, read_workers
+from outboxkit.runtime.workers import RELAY, KnownWorker, is_session_of, read_workers
 from outboxkit.statements.dialects import is_server
 from outboxkit.statements.published import moment
 
@@ -31,9 +30,9 @@ MOST = 500
 MOST_NAMES = 200
 """Handlers and queues whose rows are looked for."""
 MOST_EXPLAINED = 50
-"""Rows of the outbox whose blockers are looked for."""
+"""Rows of the outbox whose blockers are looked for, unless more are to be shown."""
 ASSUMED_RETENTION = timedelta(days=1)
-"""The retention of inbox rows that is assumed if no handler is known, and of dead letters at least."""
+"""The retention that is assumed of dead letters, and of inbox rows if no handler is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Surroundings:
         ready, held: the first rows of its key before it.
         parking: the dead letter that parks its key.
         ahead: ready rows of its destination before it, up to a limit.
-        relays: relays that are connected to the database; None if that cannot be known.
+        relays: sessions of its destination's relays; None if that cannot be known.
         pause: of its destination's relay.
     """
 
@@ -249,7 +248,9 @@ def _position_at(connection: Connection, moment: datetime, lowest: int, highest:
     return lowest - WINDOW // 2
 
 
-def read_outcomes(connection: Connection, database: DatabaseRows, message_ids: Collection[str]) -> None:
+def read_outcomes(
+    connection: Connection, query: TraceQuery, database: DatabaseRows, message_ids: Collection[str]
+) -> None:
     """Find what became of these messages, and what those in the outbox wait for."""
     dialect = connection.dialect.name
     if is_server(dialect):
@@ -267,23 +268,25 @@ def read_outcomes(connection: Connection, database: DatabaseRows, message_ids: C
     if is_server(dialect):
         database.blockers = read_blockers(connection, database.now)
     if database.waiting:
-        _read_surroundings(connection, database)
+        _read_surroundings(connection, query, database)
 
 
 def _add_records(database: DatabaseRows, rows: Iterable[Row[Any]]) -> None:
     database.crashes |= {(row.queue, row.message_id): row for row in rows}
 
 
-def _read_surroundings(connection: Connection, database: DatabaseRows) -> None:
-    rows = sorted(database.waiting.values(), key=lambda row: row.position)[:MOST_EXPLAINED]
-    locks, relays = dict[int, Row[Any]](), None
+def _read_surroundings(connection: Connection, query: TraceQuery, database: DatabaseRows) -> None:
+    """Of the messages of the query first, and then of those that they have caused."""
+
+    def place(row: Row[Any]) -> tuple[bool, int]:
+        return not query.selects(row.message_id, row), row.position
+
+    rows = sorted(database.waiting.values(), key=place)[: max(MOST_EXPLAINED, query.limit)]
+    locks, sessions = dict[int, Row[Any]](), None
     if is_server(connection.dialect.name):
         positions = {"positions": [row.position for row in rows]}
         locks = {lock.position: lock for lock in connection.execute(sql.trace.row_locks(), positions)}
-        relays = sum(
-            row.name.startswith(session_names.RELAY_SESSION)
-            for row in connection.execute(statements.activity.sessions())
-        )
+        sessions = [row.name for row in connection.execute(statements.activity.sessions())]
     pauses = {pause.name: pause for pause in read_pauses(connection) if pause.process == RELAY}
     counted = dict[str, int]()
     for row in rows:
@@ -296,6 +299,7 @@ def _read_surroundings(connection: Connection, database: DatabaseRows) -> None:
             connection.execute(statement, of_key).one_or_none() if row.key is not None else None
             for statement in (sql.trace.first_ready_before(), sql.trace.first_held_before(), sql.trace.parking())
         )
+        relays = None if sessions is None else sum(is_session_of(name, RELAY, row.destination) for name in sessions)
         database.around[row.position] = Surroundings(
             locks.get(row.position), ready, held, parking, ahead, relays, pauses.get(row.destination)
         )

@@ -9,15 +9,16 @@ from outboxkit.brokers import Verdict
 from outboxkit.database.session_names import RELAY_SESSION
 from outboxkit.errors.failures import printable
 from outboxkit.errors.figures import counted, in_utc, many, shell_word
-from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.message import DEFAULT_DESTINATION, LAST_MOMENT
 from outboxkit.operators.findings import LIMITS, commands_of, steps_of
 from outboxkit.operators.trace.reading import DatabaseRows, Surroundings
 from outboxkit.runtime.known_handlers import KnownHandler, consume_command
 from outboxkit.runtime.workers import RELAY as RELAY_KIND
-from outboxkit.tables import PARKED
 
 NAMES = 120
-IN_OUTBOX = {"locked", "paused", "parked", "behind", "retry", "delayed", "ready", "no relay"}
+PARKED_AS_READ = LAST_MOMENT
+"""The due time of a parked row: `readable` bounds `PARKED`."""
+IN_OUTBOX = {"locked", "paused", "parked", "behind", "retry", "delayed", "ready", "no relay", "not examined"}
 """The kinds of reasons of a row of the outbox."""
 
 
@@ -45,7 +46,10 @@ def legible(text: str | None) -> str:
 
 def why_it_waits(row: Any, database: DatabaseRows) -> Explanation:
     """The one thing that a row of the outbox waits for."""
-    around = database.around.get(row.position, Surroundings())
+    around = database.around.get(row.position)
+    if around is None:
+        text = "it is in the outbox; what it waits for was not examined: other messages were first"
+        return Explanation("not examined", text, (f"outboxkit trace {shell_word(row.message_id)}",), database.name)
     return Explanation(*_waits(row, around, database.now), database.name)
 
 
@@ -53,6 +57,7 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
     key = f"its key {legible(row.key)}"
     option = "" if row.destination == DEFAULT_DESTINATION else f" --destination {shell_word(row.destination)}"
     relay, is_alone = f"outboxkit relay{option}", around.relays == 0
+    alone = f"no relay of {legible(row.destination)} is connected to this database"
     if around.lock is not None:
         return _locked(around.lock, relay, now)
     if (parking := around.parking) is not None:
@@ -64,14 +69,14 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
         return _behind(key, around.held)
     if around.pause is not None and (row.due_at is None or row.due_at <= now):
         return "paused", str(around.pause), commands_of("paused", process=f"relay{option}")
-    if row.due_at is not None and row.due_at >= PARKED:
+    if row.held and row.due_at is not None and row.due_at >= PARKED_AS_READ:
         return "parked", f"{key} is parked, and no open dead letter parks it any more", ()
     if row.due_at is not None and row.held and row.last_error is not None:
         failed = f"attempt {row.attempts} failed" if row.attempts else "it was put off, which counts no attempt"
         text = f"{failed}, and the next one is due at {in_utc(row.due_at)}: {legible(row.last_error)}"
         if row.due_at > now or not is_alone:
             return "retry", text, steps_of("type-failing")
-        return "no relay", f"no relay is connected to this database; {text}", commands_of("relay-missing", relays=relay)
+        return "no relay", f"{alone}; {text}", commands_of("relay-missing", relays=relay)
     if row.due_at is not None and row.due_at > now:
         why = "it waited behind a message of its key, and is" if row.held else "it is delayed by its deliver_at, and"
         return "delayed", f"{why} due at {in_utc(row.due_at)}", ()
@@ -82,7 +87,7 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
     ahead = before if around.ahead else "it is the next one"
     if is_alone:
         cure = commands_of("relay-missing", relays=relay)
-        return "no relay", f"no relay is connected to this database; {ahead}", cure
+        return "no relay", f"{alone}; {ahead}", cure
     is_late = around.relays is not None and _is_long(row.due_at or row.created_at, now)
     text = f"it waits for the relay of {legible(row.destination)}; {ahead}"
     return "ready", text, steps_of("relay-stuck", relay=relay) if is_late else ()
@@ -99,7 +104,7 @@ def _locked(lock: Any, relay: str, now: datetime) -> tuple[str, str, tuple[str, 
 
 def _behind(key: str, first: Any) -> tuple[str, str, tuple[str, ...]]:
     text = f"it is behind message {legible(first.message_id)} of {key}"
-    if first.due_at is not None and first.due_at >= PARKED:
+    if first.due_at is not None and first.due_at >= PARKED_AS_READ:
         text += ", which is parked"
     elif first.due_at is not None:
         text += f", whose next attempt is due at {in_utc(first.due_at)}"

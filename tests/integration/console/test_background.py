@@ -11,12 +11,19 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import Engine, func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit.operators.audit import RunningAction
+from outboxkit.operators.background import Background, Plan, begin_operation
+from outboxkit.operators.replay import ReplaySelection
+from outboxkit.runtime.settings import Settings
 from outboxkit.tables import audit, dead_letter, operation, outbox, published
 from tests.integration.operators.test_replay import keep
 from tests.processes import COMMAND
 from tests.support.plain_client import PlainClient
+from tests.unit.shop import NOW
 
 MANY = 4000
 HIDDEN = re.compile(r'type="hidden" name="(\w+)" value="([^"]*)"')
@@ -136,6 +143,46 @@ async def test_a_console_that_lost_its_lease_changes_nothing_more(pg_engine: Eng
         await until(lambda: "running" in httpx.get(str(client.base_url.join(place)), cookies=client.cookies).text)
         await asyncio.sleep(3)
         assert _affected(pg_engine) == before
+
+
+class Leaving(Background):
+    """Publishes five messages when it may, and then takes long."""
+
+    may = asyncio.Event()
+
+    async def _do(self, _: Plan, __: int | None, running: RunningAction, ___: asyncio.Event) -> None:
+        await self.may.wait()
+        running.uncounted, running.place = 5, (NOW, 5)
+        await asyncio.Event().wait()
+
+
+async def test_a_console_that_stops_while_it_renews_its_lease_counts_once(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, postgresql_url: str
+):
+    with pg_engine.begin() as connection:
+        begin_operation(connection, Plan("replay", "ann", kept=ReplaySelection(), to_queue="q"), total=10)
+    leaving = Leaving(async_pg_engine, async_pg_engine, Settings(database_url=SecretStr(postgresql_url)))
+    leaving.wake()
+    with pg_engine.connect() as holder:
+        await until(lambda: _leased(pg_engine))
+        holder.execute(select(operation).with_for_update())
+        leaving.may.set()
+        await until(lambda: _waits_for_a_lock(pg_engine))
+        closing = asyncio.create_task(leaving.close())
+        await asyncio.sleep(0.5)
+    await closing
+    assert (_affected(pg_engine), _leased(pg_engine)) == (5, False)
+
+
+def _leased(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return connection.execute(select(operation.c.leased_until)).scalar_one() is not None
+
+
+def _waits_for_a_lock(engine: Engine) -> bool:
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with engine.connect() as connection:
+        return bool(connection.execute(text(asked)).scalar_one())
 
 
 def _affected(engine: Engine) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy.exc import OperationalError
 
 from outboxkit import ids, tables
 from outboxkit.operators.pausing import pause_process
@@ -67,6 +68,8 @@ def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
         {"position": 6, "message_id": "ready", "key": "r"},
         {"position": 7, "message_id": "second", "key": "r"},
         {"position": 8, "message_id": "unique", "key": "u", "dedup": True},
+        {"position": 9, "message_id": "stranded", "key": "s", "held": True, "due_at": tables.PARKED},
+        {"position": 10, "message_id": "behind it", "key": "s", "dedup": True},
     )
     add(
         engine, {"message_id": "dead", "key": "p", "position": 0, "parked": True}, table=tables.dead_letter, base=LETTER
@@ -74,15 +77,56 @@ def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
     waits = "no relay" if is_server(engine.dialect.name) else "ready"
     kinds = {"retried": "retry", "behind": "behind", "elsewhere": waits, "delayed": "delayed"}
     kinds |= {"parked": "parked", "ready": waits, "second": "behind", "unique": waits, "dead": "dead"}
+    kinds |= {"stranded": "parked", "behind it": "behind"}
     for id_, kind in kinds.items():
         assert explained(database_url, id_).kind == kind, id_
     assert "behind message retried of its key k" in explained(database_url, "behind").text
     assert "after attempt 2: NO_ROUTE" in explained(database_url, "behind").text
+    assert explained(database_url, "stranded").text.endswith("no open dead letter parks it any more")
+    assert explained(database_url, "behind it").text.endswith(", which is parked")
     assert "parked by dead letter 1, message dead, rejected: too large" in explained(database_url, "parked").text
     assert explained(database_url, "elsewhere").cure[:1] in ((), ("outboxkit relay --destination payments",))
     assert "; 3 messages to default are before it" in explained(database_url, "unique").text
     of_key = look(database_url, TraceQuery(key="k")).messages
     assert {each.message_id for each in of_key} == {"retried", "behind", "elsewhere"}
+
+
+def test_a_row_that_was_not_examined_is_said_to_be_so(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """And those that were asked for come before those that they have caused."""
+    monkeypatch.setattr(reading, "MOST_EXPLAINED", 1)
+    parked = {"held": True, "due_at": tables.PARKED}
+    add(engine, *({"position": 1 + n, "message_id": f"m{n}", "created_at": NOW + n * HOUR} | parked for n in range(3)))
+    of_key = look(database_url, TraceQuery(key="k", limit=2)).messages
+    assert [each.why[0].kind for each in of_key] == ["parked", "behind"]
+    (late,) = look(database_url, TraceQuery(key="k", limit=1, since=NOW + 2 * HOUR)).messages
+    assert (late.state, late.why[0].kind, late.why[0].cure) == ("waiting", "not examined", ("outboxkit trace m2",))
+    add(engine, {"position": 5, "message_id": "late", "key": None} | parked)
+    add(engine, {"position": 4, "message_id": "caused", "causation_id": "late", "due_at": NOW + HOUR})
+    (asked,) = look(database_url, TraceQuery("late", limit=1)).messages
+    assert (asked.why[0].kind, [each.message_id for each in asked.caused]) == ("parked", ["caused"])
+
+
+def test_a_database_that_is_away_is_named_and_the_others_are_read(engine: Engine, database_url: str, tmp_path: Path):
+    add(engine, {"message_id": "m"})
+    away = f"sqlite+aiosqlite:///{tmp_path}/nowhere/other.db"
+    answer = look(database_url, TraceQuery("m"), away)
+    assert [each.message_id for each in answer.messages] == ["m"]
+    (named,) = answer.not_read
+    assert named.startswith(f"sqlite:///{tmp_path}/nowhere/other.db: ")
+    assert not any("--also" in each for each in look(database_url, TraceQuery("unknown"), away).unknown)
+    with pytest.raises(OperationalError):
+        look(away, TraceQuery("m"), database_url)
+
+
+def test_a_relay_of_another_destination_publishes_it_not(pg_engine: Engine, postgresql_url: str):
+    add(pg_engine, {"message_id": "m", "destination": "payments", "created_at": NOW - HOUR})
+    for name, kind in (("outboxkit relay", "no relay"), ("outboxkit relay payments", "ready")):
+        with psycopg.connect(libpq(postgresql_url), application_name=name):
+            reason = explained(postgresql_url, "m")
+        assert reason.kind == kind
+        assert "payments" in reason.cure[0] + reason.text
 
 
 def test_a_message_whose_relay_is_paused_waits_for_the_pause(engine: Engine, database_url: str):

@@ -1,7 +1,8 @@
-"""Messages that wait for a time, made due or cancelled by `outboxkit waiting`, on PostgreSQL."""
+"""Messages that wait for a time, made due or cancelled by `outboxkit waiting`."""
 
 import asyncio
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import statements, tables
 from outboxkit.operators import sql
 from outboxkit.operators.sql.waiting import WaitingSelection
-from outboxkit.operators.waiting import PAGE, ChangedMessages, change_waiting, survey_waiting
+from outboxkit.operators.waiting import PAGE, Change, ChangedMessages, change_waiting, plan_change
 from outboxkit.tables import PARKED
 from tests.support.polling import eventually
 from tests.unit.cli import conftest
@@ -93,12 +94,12 @@ async def test_what_a_relay_takes_meanwhile_ends_no_cancel(pg_engine: Engine, as
         for number in range(many):
             add_rows(connection, message_id=f"late-{number}", type="Reminder", due_at=FAR)
     chosen = WaitingSelection(type="Reminder")
-    upto, done = counted(pg_engine, chosen), ChangedMessages()
+    planned, done = plan(pg_engine, chosen), ChangedMessages()
     with pg_engine.connect() as relay:
         first = select(tables.outbox.c.position).order_by(tables.outbox.c.position).limit(20)
         positions = relay.execute(first.with_for_update()).scalars().all()
         cancelled = asyncio.create_task(
-            change_waiting(async_pg_engine, "cancel", chosen, asyncio.Event(), done, upto=upto, by="ada")
+            change_waiting(async_pg_engine, "cancel", chosen, planned, asyncio.Event(), done, by="ada")
         )
         await asyncio.to_thread(eventually, lambda: waiting_for_rows(pg_engine))
         relay.execute(delete(tables.outbox).where(tables.outbox.c.position.in_(positions)))
@@ -112,11 +113,11 @@ async def test_a_row_that_is_parked_meanwhile_is_not_cancelled(pg_engine: Engine
     with pg_engine.begin() as connection:
         add_rows(connection, message_id="late", type="Reminder", key="a", due_at=FAR)
     chosen = WaitingSelection(type="Reminder")
-    upto, done = counted(pg_engine, chosen), ChangedMessages()
+    planned, done = plan(pg_engine, chosen), ChangedMessages()
     with pg_engine.connect() as relay:
         relay.execute(update(tables.outbox).values(due_at=PARKED, held=True))
         cancelled = asyncio.create_task(
-            change_waiting(async_pg_engine, "cancel", chosen, asyncio.Event(), done, upto=upto, by="ada")
+            change_waiting(async_pg_engine, "cancel", chosen, planned, asyncio.Event(), done, by="ada")
         )
         await asyncio.to_thread(eventually, lambda: waiting_for_rows(pg_engine))
         relay.commit()
@@ -125,10 +126,27 @@ async def test_a_row_that_is_parked_meanwhile_is_not_cancelled(pg_engine: Engine
     assert due(pg_engine) == {"late": False}
 
 
-def counted(engine: Engine, selection: WaitingSelection) -> int:
-    """The highest position of the selection."""
+@pytest.mark.parametrize("change", ["cancel", "due-now"])
+async def test_what_waits_only_after_the_plan_is_left_alone(engine: Engine, async_engine: AsyncEngine, change: Change):
+    """A publish that fails, and a dead letter that is replayed, both of lower positions."""
+    with engine.begin() as connection:
+        for name, due_at in (("ready", None), ("parked", PARKED), ("late", FAR)):
+            add_rows(connection, message_id=name, type="Reminder", due_at=due_at, held=due_at == PARKED)
+    chosen, done = WaitingSelection(type="Reminder"), ChangedMessages()
+    planned = plan(engine, chosen)
+    with engine.begin() as connection:
+        connection.execute(update(tables.outbox).values(due_at=FAR, held=True))
+    await change_waiting(async_engine, change, chosen, planned, asyncio.Event(), done, by="ada")
+    assert (done.count, done.complete) == (1, True)
     with engine.connect() as connection:
-        return survey_waiting(connection, selection, "due-now").upto
+        left = connection.execute(select(tables.outbox.c.message_id).where(tables.outbox.c.due_at == FAR))
+        assert set(left.scalars()) == {"ready", "parked"}
+
+
+def plan(engine: Engine, selection: WaitingSelection) -> Sequence[int]:
+    """The positions of what would be made due, or cancelled."""
+    with engine.connect() as connection:
+        return plan_change(connection, selection, "due-now").positions
 
 
 def waiting_for_rows(engine: Engine) -> int:

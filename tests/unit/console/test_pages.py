@@ -284,9 +284,20 @@ async def test_a_message_is_followed_into_another_services_database(
         connection.execute(insert(inbox), row)
     billing.dispose()
     async with browser(also=[other]) as client:
-        page = (await client.get(f"/message?id={message_id}")).text
-    assert "handled by Bill" in page or "Bill handled it" in page
-    assert "billing.db" in page
+        shown = (await client.get(f"/message?id={message_id}")).text
+        assert "handled by Bill" in shown or "Bill handled it" in shown
+        assert "billing.db" in shown
+
+
+async def test_another_services_database_that_is_away_fails_no_page(
+    browser: Browser, engine: Engine, tmp_path: Path, migrated_sqlite: SqliteCopies
+):
+    add(engine, published, {"message_id": "m", "published_at": NOW, "position": 1})
+    (there := tmp_path / "there").mkdir()
+    async with browser(also=[migrated_sqlite.copy(there / "billing.db")]) as client:
+        there.rename(tmp_path / "gone")
+        page = await client.get("/message?id=m")
+    assert (page.status_code, "not read: sqlite:///" in page.text) == (200, True)
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,23 @@ async def test_a_rate_is_kept(engine: Engine, async_engine: AsyncEngine, rate: f
     assert now[0] - 100 == pytest.approx(5 / rate)
 
 
+async def test_the_audit_trail_has_the_count_every_two_seconds(engine: Engine, async_engine: AsyncEngine):
+    for position in range(1, 6):
+        keep(engine, position)
+    now, counts = [100.0], list[int]()
+
+    def count() -> int:
+        with engine.connect() as connection:
+            return int(connection.execute(select(tables.audit.c.affected)).scalar_one())
+
+    async def sleep(seconds: float) -> None:  # after each page
+        now[0] += seconds
+        counts.append(count())
+
+    await replay(async_engine, Queue(), rate=1, monotonic=lambda: now[0], sleep=sleep)
+    assert (counts, count()) == ([0, 0, 3, 3, 5], 5)
+
+
 async def test_messages_that_are_deleted_meanwhile_leave_it_incomplete(engine: Engine, async_engine: AsyncEngine):
     for position in range(1, 6):
         keep(engine, position, NOW + position * SECOND)

@@ -9,7 +9,6 @@ import pytest
 from outboxkit.operators.trace import reasons
 from outboxkit.operators.trace.reading import Surroundings
 from outboxkit.statements.activity import NEVER
-from outboxkit.tables import PARKED
 from tests.unit.operators.trace.rows import NOW, SECOND, crashes, database, kept, letter, registered, waiting
 
 RETRY = {"held": True, "due_at": NOW + SECOND, "attempts": 2, "last_error": "unroutable: NO_ROUTE"}
@@ -38,7 +37,13 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             "it waits for the relay of default; 5 messages to default are before it",
             "",
         ),
-        ({}, Surroundings(relays=0), "no relay", "no relay is connected to this database; it is the next one", "relay"),
+        (
+            {},
+            Surroundings(relays=0),
+            "no relay",
+            "no relay of default is connected to this database; it is the next one",
+            "relay",
+        ),
         ({}, Surroundings(ready=EARLIER), "behind", "it is behind message m-0 of its key order-1", "trace m-0"),
         (
             {},
@@ -56,7 +61,7 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
         ),
         (
             {},
-            Surroundings(held=waiting("m-0", 5, due_at=PARKED), ready=EARLIER),
+            Surroundings(held=waiting("m-0", 5, due_at=reasons.PARKED_AS_READ), ready=EARLIER),
             "behind",
             "it is behind message m-0 of its key order-1, which is parked",
             "trace m-0",
@@ -68,15 +73,27 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             "attempt 2 failed, and the next one is due at 2026-03-01 12:00:01 UTC: unroutable: NO_ROUTE",
             "Mend what the error names",
         ),
-        (RETRY | {"due_at": NOW - SECOND}, Surroundings(relays=0), "no relay", "no relay is connected", "relay"),
         (
-            {"held": True, "due_at": PARKED},
+            RETRY | {"due_at": NOW - SECOND},
+            Surroundings(relays=0),
+            "no relay",
+            "no relay of default is connected",
+            "relay",
+        ),
+        (
+            {"held": True, "due_at": reasons.PARKED_AS_READ},
             Surroundings(parking=PARKING),
             "parked",
             "its key order-1 is parked by dead letter 3, message m-0, rejected: too large",
             "dead replay --side outbox --key order-1 --destination default",
         ),
-        ({"held": True, "due_at": PARKED}, Surroundings(), "parked", "no open dead letter parks it any more", ""),
+        (
+            {"held": True, "due_at": reasons.PARKED_AS_READ},
+            Surroundings(),
+            "parked",
+            "no open dead letter parks it any more",
+            "",
+        ),
         (
             {"due_at": NOW + SECOND},
             Surroundings(),

@@ -1,7 +1,0 @@
-SELECT EXISTS (SELECT outboxkit_outbox.position
-    FROM outboxkit_outbox
-    WHERE outboxkit_outbox.due_at IS NOT NULL AND outboxkit_outbox.due_at < :parked_until AND
-        outboxkit_outbox.message_id IN (:message_id_1, …) AND outboxkit_outbox.type = :type_1 AND outboxkit_outbox.key =
-        :key_1 AND outboxkit_outbox.due_at > :due_at_1 AND outboxkit_outbox.position <= :upto AND
-        outboxkit_outbox.due_at > :now
-    LIMIT :limit) AS anon_1;
