@@ -15,7 +15,7 @@ from outboxkit.codec.rows import decode_headers
 from outboxkit.errors.figures import in_utc, many
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.trace import reasons
-from outboxkit.operators.trace.reading import SHORTEST, DatabaseRows, TraceQuery
+from outboxkit.operators.trace.reading import ASSUMED_RETENTION, DatabaseRows, TraceQuery
 from outboxkit.operators.trace.reasons import Explanation, legible
 
 ORDER = ("waiting", "dead", "retried", "started", "not handled", "published", "handled", "discarded", "replayed")
@@ -325,7 +325,7 @@ def _nothing(query: TraceQuery, databases: Sequence[DatabaseRows]) -> Iterator[s
         yield "whether it was handled: the inbox knows it by its id alone, as `outboxkit trace MESSAGE_ID` finds it"
     elif any(each.may_have_forgotten(begun) for each in databases):
         yield "whether it was handled longer ago than OUTBOXKIT_INBOX_RETENTION"
-    if begun is None or max(each.now for each in databases) - begun > SHORTEST:
+    if begun is None or max(each.now for each in databases) - begun > ASSUMED_RETENTION:
         yield "whether it died longer ago than OUTBOXKIT_DEAD_RETENTION"
     if len(databases) == 1:
         yield "what another service's database has: name it with --also"
