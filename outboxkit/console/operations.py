@@ -41,6 +41,8 @@ async def dead_plan(visit: Visit) -> Response:
     """Show what a replay or a discard of dead letters would do; a POST begins it."""
     if visit.form:
         discards, why, chosen = _discards(visit.sent("action")), visit.sent("why") or None, _sent(visit, Selection)
+        if chosen.error:
+            visit.need("payload")
         if discards and why is None:
             raise HTTPException(400, "No reason was given: those who look for these messages need one.")
         _need_choice(chosen.numbers, visit.sent("all"))
