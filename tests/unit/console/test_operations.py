@@ -156,6 +156,16 @@ async def test_a_form_that_was_made_up_does_nothing(browser: Browser, engine: En
         assert not connection.execute(select(operation)).all()
 
 
+async def test_a_form_cannot_guess_errors_without_their_right(browser: Browser, engine: Engine):
+    fill(engine, 3)
+    async with browser(may=OPERATOR) as client:
+        dry = (await client.get("/dead/plan?all=yes")).text
+        guess = {"selection": '{"numbers":[1],"error":"guess"}', "all": ""}
+        assert (await client.post("/dead/plan", data=fields_of(dry) | guess)).status_code == 403
+    with engine.connect() as connection:
+        assert not connection.execute(select(operation)).all()
+
+
 @pytest.mark.parametrize("queue", ["", " ", "a\0b", "q" * 256, "ü" * 128])
 async def test_a_replay_needs_the_name_of_a_queue(browser: Browser, engine: Engine, queue: str):
     async with browser(may=OPERATOR) as client:
