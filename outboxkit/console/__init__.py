@@ -99,7 +99,8 @@ def console(
     if secret is not None:
         refuse_short("secret", secret)
     url = _url(engine)
-    signs = secret or (access.key if isinstance(access, TokenAccess) else secrets.token_urlsafe(32))
+    keys = [secret] if secret is not None else []
+    keys += [access.key] if isinstance(access, TokenAccess) else []
     installation = Installation(settings or load({"database_url": url}), reader := _reader(url))
     writer = process.engine(url, name=NAME, pool_size=CONNECTIONS + 1)
     shared = Console(
@@ -108,7 +109,7 @@ def console(
         writer=writer,
         background=Background(writer, reader, installation.settings),
         access=access,
-        sessions=Sessions(signs),
+        sessions=Sessions(" ".join(keys) or secrets.token_urlsafe(32)),
         redaction=Redaction(redact),
     )
 

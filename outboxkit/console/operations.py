@@ -7,10 +7,11 @@ from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from outboxkit import schema, statements
+from outboxkit import ids, schema, statements
 from outboxkit.console.visit import LONGEST, MOST_FORM_BYTES, Visit, decoded, page, whole_number
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import shell_word
@@ -41,6 +42,8 @@ async def dead_plan(visit: Visit) -> Response:
     """Show what a replay or a discard of dead letters would do; a POST begins it."""
     if visit.form:
         discards, why, chosen = _discards(visit.sent("action")), visit.sent("why") or None, _sent(visit, Selection)
+        if chosen.error:
+            visit.need("payload")
         if discards and why is None:
             raise HTTPException(400, "No reason was given: those who look for these messages need one.")
         _need_choice(chosen.numbers, visit.sent("all"))
@@ -75,6 +78,7 @@ async def dead_plan(visit: Visit) -> Response:
         now=now,
         judged=MOST_JUDGED,
         window=WINDOW,
+        form=ids.new(),
     )
 
 
@@ -163,7 +167,7 @@ async def replay(visit: Visit) -> Response:
             "selection": msgspec.json.encode(selection).decode(),
             "command": " ".join([f"outboxkit replay --to-queue {shell_word(queue)}", *_options(given)]),
         }
-    return visit.page("replay.html", queue=queue, queues=queues, window=WINDOW, **shown)
+    return visit.page("replay.html", queue=queue, queues=queues, window=WINDOW, form=ids.new(), **shown)
 
 
 def _queues(connection: Connection) -> list[str]:
@@ -205,7 +209,16 @@ async def stop(visit: Visit) -> Response:
 
 
 async def _begin(visit: Visit, plan: Plan) -> Response:
-    number = await visit.write(background.begin_operation, plan, total=_number(visit, "total"))
+    """Begin the one operation of a form, however often it is sent."""
+    form = visit.sent("form", longest=36)
+    if not form:
+        raise HTTPException(400, UNREADABLE)
+    try:
+        number = await visit.write(background.begin_operation, plan, total=_number(visit, "total"), form=form)
+    except IntegrityError:  # it was sent twice, or again after its answer was lost
+        number = await visit.read(background.operation_of_form, form)
+        if number is None:
+            raise
     visit.console.background.wake()
     return visit.back_to("operation", id=number)
 

@@ -12,14 +12,12 @@ ROWS = 50
 
 
 async def requests(visit: Visit) -> Response:
-    """Show the requests with a key, or those whose keys expire last."""
+    """Show the requests whose keys expire last; those that match are searched among them."""
     key, scope = visit.asked("key"), visit.asked("scope")
     state = visit.choice("state", STATES)
 
     def read(connection: Connection) -> list[KnownRequest]:
-        if key is not None:
-            return ledger.find_requests(connection, key, limit=ROWS)
-        return ledger.list_requests(connection, scope=scope, state=state, limit=ROWS)
+        return ledger.list_requests(connection, key=key, scope=scope, state=state, limit=ROWS)
 
     rows, now = await visit.read(read), await visit.read(read_now)
     return visit.page("requests.html", found=rows, now=now, rows=ROWS, window=ledger.WINDOW, states=STATES, state=state)

@@ -52,6 +52,8 @@ SAFE = ("GET", "HEAD")
 MOST_FORM_BYTES = 256 * 1024
 LONGEST = 255
 """Characters of a text that a page takes; no name in the tables is longer."""
+LONGEST_PLACE = 8192
+"""Characters of a place in a list, as JSON: it may have several such texts, each character escaped."""
 LARGEST = 2**63 - 1
 """The largest number of a row."""
 
@@ -138,12 +140,21 @@ class Visit:
         """An error of a message, whole with the right `payload`: it may repeat what is in the message."""
         return (text or "") if self.may("payload") else class_of(text or "") if text else ""
 
+    def outcome(self, result: str) -> str:
+        """The result of an action; an error that ended it as `error` shows one."""
+        return self.error(result) if result.startswith("failed: ") else result
+
+    def filter_of(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What an action was asked for; the text of an error with the right `payload` alone."""
+        return {**action, "error": "…"} if "error" in action and not self.may("payload") else action
+
     def asked(self, name: str) -> str | None:
         """A parameter of the query, without blanks around it; None if it is empty.
 
         `error` needs the right `payload`: the text of an error that the user may not see could be guessed by it.
         """
-        text = _accepted(name, self.request.query_params.get(name, ""))
+        longest = LONGEST_PLACE if name == "after" else LONGEST
+        text = _accepted(name, self.request.query_params.get(name, ""), longest)
         if name == "error" and text:
             self.need("payload")
         return text or None

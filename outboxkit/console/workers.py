@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 from starlette.exceptions import HTTPException
@@ -13,6 +14,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.findings import LIMITS
 from outboxkit.operators.holding import Holding, read_holding
+from outboxkit.operators.messages import read_now
 from outboxkit.operators.pausing import pause_process, resume_process
 from outboxkit.runtime import pauses
 from outboxkit.runtime.pauses import Pause
@@ -32,12 +34,18 @@ class WorkerGroup:
     pause: Pause | None = None
     holding: Holding | None = None
 
+    def lasts(self, now: datetime) -> str:
+        """The rest of its pause in minutes, as the form takes it; empty without a pause that ends."""
+        if self.pause is None or self.pause.until is None:
+            return ""
+        return f"{max(1, -((now - self.pause.until) // timedelta(minutes=1)))}m"
+
 
 async def workers(visit: Visit) -> Response:
     """Show the workers by what they work on."""
-    groups = await visit.read(_groups)
+    groups, now = await visit.read(_groups), await visit.read(read_now)
     skew = LIMITS.skew.total_seconds()
-    return visit.page("workers.html", groups=groups[:MOST_GROUPS], more=len(groups) > MOST_GROUPS, skew=skew)
+    return visit.page("workers.html", groups=groups[:MOST_GROUPS], more=len(groups) > MOST_GROUPS, skew=skew, now=now)
 
 
 def _groups(connection: Connection) -> Sequence[WorkerGroup]:

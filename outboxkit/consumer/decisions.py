@@ -113,14 +113,15 @@ def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts
     It is total: whatever was raised, the message is retried or dead.
     """
     if isinstance(error, Reject):
-        return Decision(Outcome.DEAD, "rejected", first_line_of(error.reason), cause=error)
+        return Decision(Outcome.DEAD, "rejected", _classed(error, error.reason), cause=error)
     if isinstance(error, NewerVersion):
         outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
-        return Decision(outcome, NEWER_VERSION, first_line_of(str(error)))
+        return Decision(outcome, NEWER_VERSION, _classed(error, str(error)))
     if isinstance(error, DecodeError):
-        return Decision(Outcome.DEAD, "undecodable", first_line_of(str(error)), None, error, readable_traceback(error))
+        text = _classed(error, str(error))
+        return Decision(Outcome.DEAD, "undecodable", text, None, error, readable_traceback(error))
     signal = error if isinstance(error, Retry) else None
-    text = first_line_of(signal.reason) if signal else first_line(error)
+    text = _classed(signal, signal.reason) if signal else first_line(error)
     traceback = None if signal else readable_traceback(error)
     rule = handler.retry
     limit = (rule.max_attempts if rule else None) or max_attempts
@@ -130,6 +131,11 @@ def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts
     if rule and after is None:
         after = rule.delay(attempt)
     return Decision(Outcome.RETRIED, "failed", text, after, error, traceback)
+
+
+def _classed(error: BaseException, reason: object) -> str:
+    """The reason in one line behind the error's class, which alone is shown to those who may not see payloads."""
+    return printable(f"{type(error).__name__}: {first_line_of(reason)}")
 
 
 def readable_traceback(error: BaseException) -> str:

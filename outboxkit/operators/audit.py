@@ -83,11 +83,22 @@ def filter_of(selection: Any) -> dict[str, Any]:
 
 
 def record_action(
-    connection: Connection, action: str, filter_: Mapping[str, Any], *, by: str, count: int = 0, result: str | None
+    connection: Connection,
+    action: str,
+    filter_: Mapping[str, Any],
+    *,
+    by: str,
+    count: int = 0,
+    result: str | None,
+    form: str | None = None,
 ) -> int:
-    """Write the row of an action, in the connection's transaction; returns its number."""
+    """Write the row of an action, in the connection's transaction; returns its number.
+
+    Raises:
+        IntegrityError: the form has begun another action.
+    """
     row = {"action": action, "operator": storable(by)[:NAME_LIMIT], "filter": _json(filter_)}
-    values = row | {"counted": count, "outcome": None if result is None else redacted(result)}
+    values = row | {"form": form, "counted": count, "outcome": None if result is None else redacted(result)}
     number: int = connection.execute(sql.actions.insert_action(connection.dialect.name), values).scalar_one()
     return number
 

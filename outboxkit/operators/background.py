@@ -89,16 +89,25 @@ class _Lost(Exception):
     """Another worker has the lease, or the operation was ended."""
 
 
-def begin_operation(connection: Connection, plan: Plan, *, total: int | None) -> int:
+def begin_operation(connection: Connection, plan: Plan, *, total: int | None, form: str) -> int:
     """Write an operation down, in the connection's transaction; returns its number. A `Background` works at it then.
 
     Without a total it counts the messages first.
+
+    Raises:
+        IntegrityError: the form has begun an operation already: that of `operation_of_form`.
     """
     by = audit.who(connection, plan.by)
     counted = {} if total is None else {"messages": total}
-    number = audit.record_action(connection, plan.action, plan.filter | counted, by=by, result=None)
+    number = audit.record_action(connection, plan.action, plan.filter | counted, by=by, result=None, form=form)
     row = {"action": number, "plan": msgspec.json.encode(plan).decode(), "total": total}
     connection.execute(sql.background.insert_operation(), row)
+    return number
+
+
+def operation_of_form(connection: Connection, form: str) -> int | None:
+    """The number of the operation that a form has begun."""
+    number: int | None = connection.execute(sql.actions.action_of_form(), {"form": form}).scalar_one_or_none()
     return number
 
 

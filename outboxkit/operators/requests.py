@@ -38,11 +38,16 @@ class KnownRequest:
 
 
 def list_requests(
-    connection: Connection, *, scope: str | None = None, state: str | None = None, limit: int = 50
+    connection: Connection,
+    *,
+    key: str | None = None,
+    scope: str | None = None,
+    state: str | None = None,
+    limit: int = 50,
 ) -> list[KnownRequest]:
     """The requests whose keys expire last, at most `limit`; those that match are looked for among the last `WINDOW`."""
     now = read_now(connection)
-    wanted = {"of_scope": scope, "of_state": state, "window": WINDOW, "limit": limit}
+    wanted = {"of_key": key, "of_scope": scope, "of_state": state, "window": WINDOW, "limit": limit}
     return [_known(row, now) for row in connection.execute(statements.idempotency.newest_requests(), wanted)]
 
 

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import make_url
 
 from outboxkit.errors import ConfigurationError, OutboxkitError
-from outboxkit.exit_codes import FAILED, WRONG_SETTINGS
+from outboxkit.exit_codes import FAILED, INCOMPLETE, WRONG_SETTINGS
 from outboxkit.runtime import admin
 from outboxkit.runtime.lifetime import GIVE_BACK_SECONDS, LEFT_SECONDS, SIGNALS
 from outboxkit.runtime.outage import sleep_unless_stopped
@@ -103,22 +103,22 @@ class _Member:
 
     async def run(self) -> "_Ended":
         """Start the process and wait for its end."""
-        ours, theirs = socket.socketpair()
-        files = [each.fileno() for each in (theirs, self.listening) if each is not None]
-        with ours:
-            self._line = ours  # a stop in this moment is heard by the process as soon as it listens
+        with ExitStack() as sockets:
             try:
-                with theirs:
-                    self._process = await asyncio.create_subprocess_exec(
-                        *command_line(),
-                        stdin=asyncio.subprocess.DEVNULL,
-                        env=os.environ | {VARIABLE: ",".join(map(str, (self.number, *files)))},
-                        pass_fds=files,
-                        process_group=0,  # Ctrl-C in a terminal is for the supervisor alone
-                    )
-            except OSError as error:  # no memory, too many processes, or a deployment that replaces the program
+                ours, theirs = map(sockets.enter_context, socket.socketpair())
+                files = [each.fileno() for each in (theirs, self.listening) if each is not None]
+                self._line = ours  # a stop in this moment is heard by the process as soon as it listens
+                self._process = await asyncio.create_subprocess_exec(
+                    *command_line(),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    env=os.environ | {VARIABLE: ",".join(map(str, (self.number, *files)))},
+                    pass_fds=files,
+                    process_group=0,  # Ctrl-C in a terminal is for the supervisor alone
+                )
+            except OSError as error:  # no memory, no file descriptors, or a deployment that replaces the program
                 self._line = None
                 return _Ended(FAILED, f"it cannot be started: {error}", is_start=False)
+            theirs.close()
             self.away = None
             _log().info("process started", process_number=self.number, pid=self._process.pid)
             code = await self._process.wait()
@@ -177,6 +177,7 @@ class _Supervisor:
     async def _keep(self, member: _Member) -> int:
         """Start a process again and again, until it is to stop, has drained, or is refused; returns its exit code."""
         deaths, is_first = 0, True
+        stopped = INCOMPLETE if self.drain else 0
         while not self._stop.is_set():
             started = time.monotonic()
             ended = await member.run()
@@ -184,7 +185,7 @@ class _Supervisor:
                 self._refused.append((ended.code, ended.error))
                 self._end()
             if self._stop.is_set() or (self.drain and ended.code >= 0):
-                return max(ended.code, 0)
+                return ended.code if ended.code >= 0 else stopped
             if self.drain:
                 _log().error("process died, others do its work", process_number=member.number, why=ended.why)
                 return FAILED
@@ -195,7 +196,7 @@ class _Supervisor:
                 "process died, starts again", process_number=member.number, why=ended.why, after=f"{delay:g}s"
             )
             await sleep_unless_stopped(self._stop, delay)
-        return 0
+        return stopped
 
     def _signalled(self) -> None:
         if self._stop.is_set():

@@ -163,14 +163,14 @@ _SHOWN = ("scope", "principal", "key", "state", "response_status", "locked_until
 
 
 def newest_requests() -> Select[Any]:
-    """Requests of a scope or of all, in one state or in any, among the `window` whose keys expire last. No body.
+    """Requests with a key, of a scope and in a state, or of any, among the `window` whose keys expire last. No body.
 
-    Parameters: of_scope, of_state (null: any), window, limit. Index: outboxkit_idempotency_expires, from its end.
-    Locks: none.
+    Parameters: of_key, of_scope, of_state (null: any), window, limit. Index: outboxkit_idempotency_expires, from its
+    end. Locks: none.
     """
     newest = _shown().order_by(idempotency.c.expires_at.desc()).limit(bindparam("window", type_=BigInteger))
     read = newest.subquery("newest")
-    wanted = {"scope": "of_scope", "state": "of_state"}
+    wanted = {"key": "of_key", "scope": "of_scope", "state": "of_state"}
     matches = [
         or_(bindparam(name, type_=String).is_(None), read.c[column] == bindparam(name, type_=String))
         for column, name in wanted.items()

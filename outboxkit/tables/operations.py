@@ -27,10 +27,12 @@ audit = Table(
     Column("ended_at", UtcDateTime, comment="null: it is running, or was killed"),
     Column("affected", BigInteger, nullable=False, server_default="0", comment="messages, rows or pauses"),
     Column("result", Text, comment="done, stopped, or what went wrong"),
+    Column("form", String(36), comment="of the console, which began it; null: no form did"),
 )
 """The actions of operators. Nothing deletes a row."""
 
 Index("outboxkit_audit_started", audit.c.started_at, audit.c.id)
+Index("outboxkit_audit_form", audit.c.form, unique=True)
 
 operation = Table(
     "outboxkit_operation",

@@ -25,14 +25,20 @@ _COUNTED = bindparam("counted", type_=BigInteger)
 def insert_action(dialect: str) -> ReturningInsert[Any]:
     """Write the row of an action; returns its id. With an outcome the action has ended, without one it begins.
 
-    Parameters: action, operator, filter, counted, outcome (may be null). Index: none. Locks: the new row.
+    Parameters: action, operator, filter, counted, outcome and form (may be null). Index: outboxkit_audit_form, which
+    refuses a second action of a form. Locks: the new row; it waits for another one of its form.
     """
     now = statement_time(dialect)
-    texts = {name: bindparam(name, type_=audit.c[name].type) for name in ("action", "operator", "filter")}
+    texts = {name: bindparam(name, type_=audit.c[name].type) for name in ("action", "operator", "filter", "form")}
     moments = {"started_at": now, "ended_at": case((_RESULT.is_not(None), now), else_=null())}
     values = texts | moments | {"affected": _COUNTED, "result": _RESULT}
     statement: ReturningInsert[Any] = insert_into(dialect, audit).values(values).returning(audit.c.id)
     return statement
+
+
+def action_of_form() -> Select[Any]:
+    """The action that a form has begun. Parameters: form. Index: outboxkit_audit_form. Locks: none."""
+    return select(audit.c.id).where(audit.c.form == bindparam("form", type_=audit.c.form.type))
 
 
 def count_action() -> Update:

@@ -54,9 +54,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
+def fields_of(page: str) -> dict[str, str]:
+    """The hidden fields of the last form of a page."""
+    return {name: value.replace("&#34;", '"') for name, value in HIDDEN.findall(page.rpartition("<form")[2])}
+
+
 async def begin(client: httpx.AsyncClient, path: str, **more: str) -> str:
-    page = (await client.get(path)).text.rpartition("<form")[2]
-    fields = {name: value.replace("&#34;", '"') for name, value in HIDDEN.findall(page)} | more
+    fields = fields_of((await client.get(path)).text) | more
     answer = await client.post(path.partition("?")[0], data=fields)
     assert answer.status_code == 303, answer.text
     return answer.headers["location"]
@@ -128,6 +132,25 @@ async def test_kept_messages_reach_their_queue_although_a_console_is_killed(
     assert len(ids) < MANY + 2500
     with pg_engine.connect() as connection:
         assert connection.execute(select(func.count()).select_from(published)).scalar_one() == MANY
+
+
+async def test_a_form_that_is_sent_twice_at_once_replays_once(
+    pg_engine: Engine, environment: dict[str, str], broker: PlainClient
+):
+    broker.bind("nothing")
+    keep(pg_engine, range(1, 11))
+    async with started(environment) as (client, _):
+        fields = fields_of((await client.get(f"/replay?to_queue={broker.queue}")).text)
+        with pg_engine.begin() as connection:  # both wait in their transactions
+            connection.execute(text("LOCK TABLE outboxkit_operation"))
+            sent = [asyncio.create_task(client.post("/replay", data=fields)) for _ in range(2)]
+            await asyncio.sleep(1)
+        (place,) = {answer.headers["location"] for answer in await asyncio.gather(*sent)}
+        await until(lambda: _affected(pg_engine) == 10)
+        assert (await client.post("/replay", data=fields)).headers["location"] == place
+    with pg_engine.connect() as connection:
+        assert connection.execute(select(audit.c.affected)).scalars().all() == [10]
+    assert len(broker.take_all()) == 10
 
 
 async def test_a_console_that_lost_its_lease_changes_nothing_more(pg_engine: Engine, environment: dict[str, str]):

@@ -117,7 +117,7 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "one_action": (background.one_action(), {"of": 7}),
     "newest_requests": (
         idempotency.newest_requests(),
-        {"of_scope": None, "of_state": "processing", "window": WINDOW, "limit": 50},
+        {"of_key": None, "of_scope": None, "of_state": "processing", "window": WINDOW, "limit": 50},
     ),
 }
 

@@ -113,7 +113,7 @@ async def test_a_rejected_message_is_a_dead_letter_at_once(way: Way, pg_engine: 
     async with way.start(way.handler(reject)) as consumer:
         await way.reaches(consumer, dead=1)
     (letter,) = dead_letters(pg_engine)
-    assert (letter.reason, letter.error, letter.attempts) == ("rejected", "no such order", 1)
+    assert (letter.reason, letter.error, letter.attempts) == ("rejected", "Reject: no such order", 1)
     assert effects(pg_engine) == len(OTHERS)
 
 

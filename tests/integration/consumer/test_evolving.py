@@ -106,8 +106,8 @@ async def test_a_version_that_nobody_knows_in_time_is_dead_and_can_be_replayed(
         (letter,) = dead_letters(effects)
         assert (letter.reason, letter.version, letter.handler, letter.attempts) == ("newer version", 2, "BillOrder", 2)
         assert letter.error == (
-            "it has version 2 of 'OrderPriced', and OrderPriced here knows versions up to 1: a consumer of a newer "
-            "release can read it"
+            "NewerVersion: it has version 2 of 'OrderPriced', and OrderPriced here knows versions up to 1: a consumer "
+            "of a newer release can read it"
         )
         assert letter.traceback is None
         assert processed(effects) == what(effects) == []
@@ -129,8 +129,8 @@ async def test_an_upcast_that_fails_is_the_messages_failure(
     (letter,) = dead_letters(effects)
     assert (letter.reason, letter.version, letter.handler) == ("undecodable", 1, "BillOrder")
     assert letter.error == (
-        "the upcast tests.integration.consumer.new_release.add_currency has failed on version 1: ValueError: a price "
-        "is not negative"
+        "DecodeError: the upcast tests.integration.consumer.new_release.add_currency has failed on version 1: "
+        "ValueError: a price is not negative"
     )
     assert 'raise ValueError("a price is not negative")' in letter.traceback
     assert what(effects) == ["bill 100", "bill 200"]

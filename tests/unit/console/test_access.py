@@ -85,6 +85,18 @@ async def test_a_link_works_once(browser: Browser):
         assert "prints" not in (await client.get("/")).text
 
 
+@pytest.mark.parametrize("secret", [None, "a secret of many signs"])
+async def test_another_token_ends_all_sessions(browser: Browser, sqlite_url: str, secret: str | None):
+    async with browser(secret=secret) as client:
+        cookies = client.cookies
+    same = console(sqlite_url, access=TokenAccess(TOKEN, user="ann"), secret=secret)
+    other = console(sqlite_url, access=TokenAccess(f"{TOKEN} 2", user="ann"), secret=secret)
+    for app, status in ((same, 200), (other, 303)):
+        async with browser(token=None, app=app) as client:
+            client.cookies.update(cookies)
+            assert (await client.get("/messages")).status_code == status
+
+
 async def test_a_session_that_a_request_brings_is_not_taken_over(browser: Browser):
     async with browser(token=None) as client:
         signed = Sessions("another key").begin("ann")

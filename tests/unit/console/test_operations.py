@@ -67,6 +67,21 @@ async def test_dead_letters_are_resolved_after_a_dry_run(browser: Browser, engin
             assert len(connection.execute(select(outbox)).all()) == (700 if action == "replay" else 0)
 
 
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_form_that_is_sent_again_leads_to_its_operation(browser: Browser, engine: Engine, ends: bool):
+    fill(engine, 3)
+    async with browser(may=OPERATOR) as client:
+        dry = fields_of((await client.get("/dead/plan?all=yes")).text) | ({} if ends else {"rate": "1"})
+        place = (await client.post("/dead/plan", data=dry)).headers["location"]
+        if ends:
+            await ended(client, place)
+        assert (await client.post("/dead/plan", data=dry | {"rate": "7"})).headers["location"] == place
+        other = fields_of((await client.get("/dead/plan?all=yes&action=discard")).text) | {"why": "w"}
+        assert ends or (await client.post("/dead/plan", data=other)).headers["location"] != place
+    with engine.connect() as connection:
+        assert len(connection.execute(select(audit)).all()) == (1 if ends else 2)
+
+
 @pytest.mark.parametrize("query", ["", "&error=rejected"])
 async def test_a_dry_run_reads_a_window_and_the_operation_takes_all(
     browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch, query: str
@@ -141,6 +156,8 @@ async def test_who_may_not_operate_sees_the_command_and_no_form(browser: Browser
         {"total": "9" * 30},
         {"total": "9" * 5000},
         {"action": "zap"},
+        {"form": ""},
+        {"form": "f" * 37},
         {"action": ""},
         {"all": ""},
         {"why": "w" * 256},
@@ -152,6 +169,16 @@ async def test_a_form_that_was_made_up_does_nothing(browser: Browser, engine: En
     async with browser(may=OPERATOR) as client:
         dry = (await client.get("/dead/plan?all=yes")).text
         assert (await client.post("/dead/plan", data=fields_of(dry) | changes)).status_code == 400
+    with engine.connect() as connection:
+        assert not connection.execute(select(operation)).all()
+
+
+async def test_a_form_cannot_guess_errors_without_their_right(browser: Browser, engine: Engine):
+    fill(engine, 3)
+    async with browser(may=OPERATOR) as client:
+        dry = (await client.get("/dead/plan?all=yes")).text
+        guess = {"selection": '{"numbers":[1],"error":"guess"}', "all": ""}
+        assert (await client.post("/dead/plan", data=fields_of(dry) | guess)).status_code == 403
     with engine.connect() as connection:
         assert not connection.execute(select(operation)).all()
 

@@ -188,6 +188,30 @@ async def test_errors_need_the_right_to_see_what_is_in_messages(browser: Browser
             assert "errsecret" in (await client.get(page, follow_redirects=True)).text, page
 
 
+async def test_errors_in_the_audit_trail_need_the_same_right(browser: Browser, engine: Engine):
+    with engine.begin() as connection:
+        asked, result = {"error": "errsecret", "type": "T"}, "failed: IntegrityError: errsecret"
+        number = audit.record_action(connection, "dead replay", asked, by="eve", result=result)
+        audit.record_action(connection, "resume", {}, by="eve", result=audit.DONE)
+    for rights, shown in ((("read", "operate"), 0), (("read", "payload"), 2)):
+        async with browser(may=rights) as client:
+            for path in ("/audit", f"/operation?id={number}"):
+                page = (await client.get(path)).text
+                assert page.count("errsecret") == shown, path
+                assert "failed: " in page
+            assert ">done<" in (await client.get("/audit")).text
+
+
+async def test_a_page_behind_long_names_is_shown(browser: Browser, engine: Engine):
+    rows = [{"message_id": f"m{number}", "key": '"' * 255, "due_at": NOW + timedelta(hours=1)} for number in range(120)]
+    add(engine, outbox, *(row | {"held": True} for row in rows))
+    async with browser() as client:
+        page = (await client.get("/messages", params={"key": '"' * 255, "state": "held"})).text
+        link = page.partition('rel="next" href="')[2].partition('"')[0].replace("&amp;", "&")
+        answer = await client.get(link)
+    assert (answer.status_code, answer.text.count('class="id"')) == (200, 50)
+
+
 @pytest.mark.parametrize("redact", [["Email", "TENANT"], lambda type_, document: {"type": type_, "of": len(document)}])
 async def test_fields_are_taken_out(browser: Browser, engine: Engine, redact: Any):
     payload = b'{"a": [{"email": "ann@example"}], "total": 12345678901234567890.10}'

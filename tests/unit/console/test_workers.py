@@ -38,6 +38,8 @@ async def test_workers_are_shown_by_what_they_work_on(browser: Browser, engine: 
         ROW | {"id": "3", "seen_at": NOW - timedelta(minutes=5), "host": "gone"},
     )
     add(engine, handler, {"handler": "SendReceipt", "queue": "statistics"})
+    terms = {"since": NOW, "why": "w", "paused_by": "ann"}
+    add(engine, pause, {"process": "relay", "name": "payments"} | terms)
     async with browser() as client:
         page = (await client.get("/workers")).text
     for text in (
@@ -51,6 +53,7 @@ async def test_workers_are_shown_by_what_they_work_on(browser: Browser, engine: 
     ):
         assert text in page
     assert "No consumer of it is there." in page
+    assert "<code>outboxkit relay --destination payments</code> publishes what waits" in page
     assert "<code>outboxkit consume MODULE --queue statistics</code> starts one" in page
     assert "gone" not in page
     assert HOSTILE not in page
@@ -65,6 +68,7 @@ async def test_an_operator_pauses_a_queue_and_lets_it_go_on(browser: Browser, en
         await client.post("/workers/pause", data=form | {"why": "the bank is moved", "for": "10m"})
         page = (await client.get("/workers")).text
         assert "the bank is moved" in page
+        assert 'name="for" maxlength="20" value="10m"' in page
         await client.post("/workers/resume", data=form)
         assert "the bank is moved" not in (await client.get("/workers")).text
     with engine.connect() as connection:
@@ -116,6 +120,7 @@ async def test_requests_are_shown_without_what_is_in_them(browser: Browser, engi
         assert HOSTILE not in page
         assert ">201<" not in (await client.get("/requests?key=k1")).text
         assert ">201<" not in (await client.get("/requests?state=processing")).text
+        assert "outboxkit requests show KEY" in (await client.get("/requests?key=other")).text
         assert "No request matches." in (await client.get("/requests?key=other")).text
 
 

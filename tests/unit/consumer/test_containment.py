@@ -189,7 +189,7 @@ async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
     consumer = await bench.run_until_settled(check, work, max_attempts=1)
     assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 4}
     told = {row["message_id"]: (row["reason"], row["error"]) for row in rows(database_url, tables.dead_letter)}
-    assert told["c-0"] == ("undecodable", "the payload is not a valid Checked: KeyError: 'Mars/Olympus'")
+    assert told["c-0"] == ("undecodable", "DecodeError: the payload is not a valid Checked: KeyError: 'Mars/Olympus'")
 
 
 class Panic(BaseException):
@@ -273,7 +273,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     assert refused[-1] - refused[0] >= 0.04, "it is no hot loop"
     assert len(handled_before) == (0 if concurrency.ordered else 1)
     (row,) = rows(database_url, tables.dead_letter)
-    assert (row["reason"], row["error"]) == ("rejected", "KeyError: 'x'")
+    assert (row["reason"], row["error"]) == ("rejected", "Reject: KeyError: 'x'")
 
 
 @pytest.mark.parametrize("after", [-5, timedelta(days=-1), 10**30, float("inf"), timedelta.max, 0.5])

@@ -26,6 +26,7 @@ from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.rows import decode_headers
 from outboxkit.consumer import ConsumerPolicy, decisions
 from outboxkit.consumer.decisions import Decision, decide
+from outboxkit.errors.failures import class_of
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter
@@ -56,7 +57,7 @@ def test_a_failure_is_retried_until_the_last_attempt(attempt: int, max_attempts:
 @given(ATTEMPTS, ATTEMPTS, st.none() | st.timedeltas(timedelta(0), timedelta(days=9)))
 def test_a_retry_chooses_its_delay_but_not_more_attempts(attempt: int, max_attempts: int, after: timedelta | None):
     found = decide_for(Retry("the bank is closed", after=after), attempt=attempt, max_attempts=max_attempts)
-    assert found.error == "the bank is closed"
+    assert found.error == "Retry: the bank is closed"
     if attempt < max_attempts:
         assert (found.outcome, found.after) == (Outcome.RETRIED, after)
     else:
@@ -67,7 +68,15 @@ def test_a_retry_chooses_its_delay_but_not_more_attempts(attempt: int, max_attem
 def test_what_cannot_get_better_is_not_tried_again(attempt: int, max_attempts: int):
     for error, reason in ((Reject("no such order"), "rejected"), (DecodeError("no total"), "undecodable")):
         found = decide_for(error, attempt=attempt, max_attempts=max_attempts)
-        assert found == Decision(Outcome.DEAD, reason, str(error))
+        assert found == Decision(Outcome.DEAD, reason, f"{type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("kind", [Reject, Retry, DecodeError, NewerVersion])
+@pytest.mark.parametrize("text", ["DE89370400440532013000", "jane_doe: is blocked", "KeyError: 'jane'"])
+def test_only_the_class_of_what_a_handler_raises_is_shown_to_those_who_may_not_see_payloads(kind: Any, text: str):
+    found = decide_for(kind(text), attempt=1, max_attempts=1)
+    assert found.error == f"{kind.__name__}: {text}"
+    assert class_of(found.error) == f"{kind.__name__}: …"
 
 
 def test_a_failing_broker_in_a_handler_is_a_failure_like_any_other():
@@ -291,7 +300,7 @@ def test_a_newer_version_waits_for_a_newer_release_whatever_the_handlers_rule_is
 
     found = decide_for(NewerVersion("it has version 2"), attempt=attempt, max_attempts=max_attempts, handler=impatient)
     outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
-    assert found == Decision(outcome, "newer version", "it has version 2")
+    assert found == Decision(outcome, "newer version", "NewerVersion: it has version 2")
     assert (found.cause, found.traceback) == (None, None)
 
 

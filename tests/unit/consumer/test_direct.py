@@ -111,10 +111,10 @@ async def test_what_a_handler_did_before_it_failed_is_undone(async_engine: Async
 @pytest.mark.parametrize(
     ("error", "options", "receipt"),
     [
-        (Reject("too late"), {}, Receipt(Verdict.REJECTED, "Raises: too late", final=True)),
-        (Retry("closed"), {}, Receipt(Verdict.REJECTED, "Raises: closed")),
-        (Retry("closed", after=90), {}, Receipt(Verdict.REJECTED, "Raises: closed", timedelta(seconds=90))),
-        (Retry("closed", after=10**30), {}, Receipt(Verdict.REJECTED, "Raises: closed", LONGEST_WAIT)),
+        (Reject("too late"), {}, Receipt(Verdict.REJECTED, "Raises: Reject: too late", final=True)),
+        (Retry("closed"), {}, Receipt(Verdict.REJECTED, "Raises: Retry: closed")),
+        (Retry("closed", after=90), {}, Receipt(Verdict.REJECTED, "Raises: Retry: closed", timedelta(seconds=90))),
+        (Retry("closed", after=10**30), {}, Receipt(Verdict.REJECTED, "Raises: Retry: closed", LONGEST_WAIT)),
         (KeyError("a"), {"retry": Retries(never=(LookupError,))}, Receipt(Verdict.REJECTED, "", final=True)),
         (ValueError("a"), {"retry": Retries(never=(LookupError,))}, Receipt(Verdict.REJECTED, "")),
         (ValueError("a"), {"retry": Retries(max_attempts=1)}, Receipt(Verdict.REJECTED, "", final=True)),
@@ -171,7 +171,7 @@ async def test_a_cancelled_publish_ends_and_nothing_is_committed(async_engine: A
 async def test_a_payload_that_is_not_the_event_is_dead_at_once(async_engine: AsyncEngine):
     receipt = await publish(async_engine, work, payload=b'{"order_id": "many"}')
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, True)
-    assert "Sync: the payload is " in str(receipt.reason)
+    assert "Sync: DecodeError: the payload is " in str(receipt.reason)
 
 
 async def test_a_type_that_no_handler_takes_is_unroutable(async_engine: AsyncEngine):

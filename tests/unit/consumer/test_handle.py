@@ -79,7 +79,7 @@ async def test_a_dead_handler_beside_a_retried_one_is_buried_once(bench: Bench, 
     consumer = await bench.run_until_settled(rejects, fails)
     assert sorted(dead(database_url)) == [
         ("m-1", "Fails", "failed", "ValueError: boom", 3),
-        ("m-1", "Rejects", "rejected", "no such order", 1),
+        ("m-1", "Rejects", "rejected", "Reject: no such order", 1),
     ]
     assert consumer.outcomes == {Outcome.RETRIED: 2, Outcome.DEAD: 2}
 
@@ -133,4 +133,4 @@ async def test_an_error_that_no_database_can_hold_is_buried_all_the_same(bench: 
 
     bench.put(message())
     assert (await bench.drain(nasty)).outcomes == {Outcome.DEAD: 1}
-    assert dead(database_url)[0][3] == "a\\0b\\ud800c"
+    assert dead(database_url)[0][3] == "Reject: a\\0b\\ud800c"

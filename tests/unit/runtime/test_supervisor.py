@@ -1,10 +1,15 @@
 """The supervisor of `--processes`, where no signal from outside can come at the right moment."""
 
 import asyncio
+import errno
+import os
+import signal
+import socket
 import sys
 
 import pytest
 
+from outboxkit.exit_codes import INCOMPLETE
 from outboxkit.runtime import supervisor
 from outboxkit.runtime.settings import load
 from outboxkit.runtime.supervised import VARIABLE
@@ -31,6 +36,36 @@ async def test_what_cannot_be_started_is_tried_again_until_a_stop(
     supervised._signalled()
     assert await asyncio.wait_for(running, 60) == 0
     assert "process died, starts again" in capsys.readouterr().out
+
+
+async def test_a_start_without_file_descriptors_is_tried_again(
+    supervised: _Supervisor, monkeypatch: pytest.MonkeyPatch
+):
+    (member,) = supervised.members
+
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", none_left)
+    running = asyncio.create_task(supervised._keep(member))
+    while "Too many open files" not in (member.away or "") and not running.done():
+        await asyncio.sleep(0)
+    supervised._signalled()
+    assert await asyncio.wait_for(running, 60) == 0
+
+
+@pytest.mark.parametrize(("drain", "code"), [(False, 0), (True, INCOMPLETE)])
+async def test_a_process_that_is_killed_after_a_stop_has_not_drained(
+    supervised: _Supervisor, monkeypatch: pytest.MonkeyPatch, drain: bool, code: int
+):
+    supervised.drain = drain
+    monkeypatch.setattr(supervisor, "command_line", lambda: [sys.executable, "-c", "import time; time.sleep(3600)"])
+    running = asyncio.create_task(supervised.run())
+    while (process := supervised.members[0]._process) is None:
+        await asyncio.sleep(0)
+    supervised._signalled()
+    os.kill(process.pid, signal.SIGKILL)
+    assert await asyncio.wait_for(running, 60) == code
 
 
 async def test_a_stop_before_the_first_start_starts_nothing(supervised: _Supervisor):

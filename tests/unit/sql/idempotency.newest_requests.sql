@@ -11,6 +11,7 @@ FROM (SELECT outboxkit_idempotency.scope AS scope, outboxkit_idempotency.princip
     FROM outboxkit_idempotency
     ORDER BY outboxkit_idempotency.expires_at DESC
     LIMIT :window) AS newest
-WHERE (:of_scope IS NULL OR newest.scope = :of_scope) AND (:of_state IS NULL OR newest.state = :of_state)
+WHERE (:of_key IS NULL OR newest.key = :of_key) AND (:of_scope IS NULL OR newest.scope = :of_scope) AND (:of_state IS
+    NULL OR newest.state = :of_state)
 ORDER BY newest.expires_at DESC
 LIMIT :limit;

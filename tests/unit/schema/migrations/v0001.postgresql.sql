@@ -39,6 +39,7 @@ CREATE TABLE outboxkit_audit (
     ended_at TIMESTAMP WITH TIME ZONE,
     affected BIGINT DEFAULT '0' NOT NULL,
     result TEXT,
+    form VARCHAR(36),
     PRIMARY KEY (id)
 );
 
@@ -51,6 +52,10 @@ COMMENT ON COLUMN outboxkit_audit.ended_at IS 'null: it is running, or was kille
 COMMENT ON COLUMN outboxkit_audit.affected IS 'messages, rows or pauses';
 
 COMMENT ON COLUMN outboxkit_audit.result IS 'done, stopped, or what went wrong';
+
+COMMENT ON COLUMN outboxkit_audit.form IS 'of the console, which began it; null: no form did';
+
+CREATE UNIQUE INDEX outboxkit_audit_form ON outboxkit_audit (form);
 
 CREATE INDEX outboxkit_audit_started ON outboxkit_audit (started_at, id);
 
