@@ -216,9 +216,10 @@ async def _begin(visit: Visit, plan: Plan) -> Response:
     try:
         number = await visit.write(background.begin_operation, plan, total=_number(visit, "total"), form=form)
     except IntegrityError:  # it was sent twice, or again after its answer was lost
-        number = await visit.read(background.operation_of_form, form)
-        if number is None:
+        begun = await visit.read(background.operation_of_form, form)
+        if begun is None:
             raise
+        number = begun
     visit.console.background.wake()
     return visit.back_to("operation", id=number)
 
