@@ -21,7 +21,7 @@ def test_what_cannot_be_handled_ends_among_the_dead_letters_and_others_flow_on(d
     assert deployment.wait_for_effects(1) == {3: 1}
     assert {letter.reason: (letter.attempts, letter.error) for letter in letters} == {
         "failed": (2, "ValueError: cannot be handled"),
-        "rejected": (1, "not wanted"),
+        "rejected": (1, "Reject: not wanted"),
         "undecodable": (1, letters_error(letters, "undecodable")),
         "malformed": (1, "the message has no message_id"),
     }
