@@ -111,7 +111,7 @@ async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench, comm
     assert commits.count - before == 3 + before, "what is before it, its dead letter, what is behind it"
     assert done(database_url) == [f"order {number}" for number in range(50) if number != 30]
     (letter,) = rows(database_url, tables.dead_letter)
-    assert (letter["message_id"], letter["reason"], letter["error"]) == ("m-030", "rejected", "poison")
+    assert (letter["message_id"], letter["reason"], letter["error"]) == ("m-030", "rejected", "Reject: poison")
 
 
 async def test_what_fails_only_when_it_is_written_is_found_by_halves(bench: Bench, database_url: str):

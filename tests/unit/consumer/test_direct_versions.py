@@ -42,4 +42,4 @@ async def test_a_newer_version_is_tried_again(async_engine: AsyncEngine):
     (receipt,) = await published(publisher, [message(type="StockCounted", payload=b"{}", version=3)])
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, False)
     assert receipt.reason is not None
-    assert "Counter: it has version 3 of 'StockCounted'" in receipt.reason
+    assert "Counter: NewerVersion: it has version 3 of 'StockCounted'" in receipt.reason
