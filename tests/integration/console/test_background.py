@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from sqlalchemy import Engine, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit import ids
 from outboxkit.operators.audit import RunningAction
 from outboxkit.operators.background import Background, Plan, begin_operation
 from outboxkit.operators.replay import ReplaySelection
@@ -183,7 +184,8 @@ async def test_a_console_that_stops_while_it_renews_its_lease_counts_once(
     pg_engine: Engine, async_pg_engine: AsyncEngine, postgresql_url: str
 ):
     with pg_engine.begin() as connection:
-        begin_operation(connection, Plan("replay", "ann", kept=ReplaySelection(), to_queue="q"), total=10)
+        plan = Plan("replay", "ann", kept=ReplaySelection(), to_queue="q")
+        begin_operation(connection, plan, total=10, form=ids.new())
     leaving = Leaving(async_pg_engine, async_pg_engine, Settings(database_url=SecretStr(postgresql_url)))
     leaving.wake()
     with pg_engine.connect() as holder:
