@@ -181,14 +181,15 @@ def _sqlite(target: URL, *, begin: str = "BEGIN IMMEDIATE") -> AsyncEngine:
     def _use_wal(connection: Any, _: Any) -> None:
         from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random  # noqa: PLC0415 - for SQLite
 
-        # To change the mode of a file, SQLite itself does not wait for a writer.
+        # To change the mode of a file, SQLite itself does not wait for a writer. It locks even readers out until the
+        # answer is fetched, so both are one call: the event loop may meanwhile belong to a reader who waits.
         retried = Retrying(
             retry=retry_if_exception(lambda error: getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY),
             wait=wait_random(0, 0.02),
             stop=stop_after_delay(engines.SQLITE_BUSY_SECONDS),
             reraise=True,
         )
-        retried(connection.cursor().execute, "PRAGMA journal_mode = WAL")
+        retried(connection.run_async, lambda driver: driver.execute_fetchall("PRAGMA journal_mode = WAL"))
 
     return engine
 

@@ -74,6 +74,24 @@ async def test_a_new_file_of_sqlite_waits_for_the_writer_that_another_process_ha
     writer.close()
 
 
+async def test_a_reader_in_the_same_event_loop_is_not_locked_out_of_a_new_file_of_sqlite(tmp_path: Path):
+    reader = sqlite3.connect(tmp_path / "new.db", timeout=0.3)
+    reader.execute("CREATE TABLE a (b)")
+    made = process.engine(f"sqlite:///{tmp_path / 'new.db'}", name="unit tests")
+
+    async def use() -> None:
+        async with made.begin() as connection:
+            await connection.execute(text("SELECT * FROM a"))
+
+    using = asyncio.create_task(use())
+    while not using.done():
+        reader.execute("SELECT * FROM a").fetchall()  # "database is locked" if it waits for a turn of this loop
+        await asyncio.sleep(0)
+    await using
+    await made.dispose()
+    reader.close()
+
+
 async def test_a_sqlite_transaction_can_be_rolled_back_whole(empty_url: str):
     made = process.engine(empty_url, name="unit tests")
     async with AsyncSession(made) as session:
