@@ -78,17 +78,18 @@ TWINS = {
 }
 """Public names that two modules may have, each with the reason."""
 AROUND_THE_CORE = ("cli", "console", "operators", "testing")
-"""Folders in which a constant is its module's own affair."""
+"""Folders in which a constant is its module's own affair, and in `cli` the type of an option, too."""
 
 
 def public_definitions(path: Path) -> Iterator[str]:
-    """The module's own public names: classes and functions, in the core constants and aliases, too."""
-    is_core = path.relative_to(ROOT / "outboxkit").parts[0] not in AROUND_THE_CORE
+    """The module's own public names: classes, functions and aliases of types, in the core constants, too."""
+    folder = path.relative_to(ROOT / "outboxkit").parts[0]
     for node in ast.parse(path.read_text()).body:
         names = [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
-        if is_core and isinstance(node, ast.Assign | ast.AnnAssign):
+        if folder != "cli" and isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            names = [name for name in names if folder not in AROUND_THE_CORE or not name.isupper()]
         yield from (name for name in names if name[0] != "_")
 
 

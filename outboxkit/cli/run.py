@@ -23,10 +23,10 @@ from outboxkit.cli.workers import (
     Drain,
     Modules,
     Processes,
+    distribute,
     drain_consumer,
     drain_relay,
     run_service,
-    share,
     show_consumed,
     show_drained,
 )
@@ -74,7 +74,7 @@ def run(
             )
     if reload:
         sys.exit(_reload(settings))
-    share(settings, processes, drain=drain)
+    distribute(settings, processes, drain=drain)
     handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     if settings.queue is None:
         settings = settings.model_copy(update={"queue": (ConsumedQueue(modules[0].partition(".")[0]),)})

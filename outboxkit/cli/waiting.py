@@ -18,7 +18,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import in_utc, many, number, printable_name
 from outboxkit.exit_codes import INCOMPLETE
 from outboxkit.operators.sql.waiting import WaitingSelection
-from outboxkit.operators.waiting import Change, ChangedMessages, change_waiting, find_waiting, plan_change
+from outboxkit.operators.waiting import ChangedMessages, WaitingChange, change_waiting, find_waiting, plan_change
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 
@@ -116,7 +116,13 @@ def cancel_waiting(
 
 
 def _change(
-    settings: Settings, change: Change, filters: WaitingFilters, options: ChangeOptions, ids: list[str], *, all_: bool
+    settings: Settings,
+    change: WaitingChange,
+    filters: WaitingFilters,
+    options: ChangeOptions,
+    ids: list[str],
+    *,
+    all_: bool,
 ) -> None:
     has_filters, verb = filters != WaitingFilters(), "made due" if change == "due-now" else "cancelled"
     if all_ + bool(ids) + has_filters != 1:

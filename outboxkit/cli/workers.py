@@ -29,7 +29,7 @@ Processes = Annotated[
 ]
 
 
-def share(settings: Settings, processes: int, *, drain: bool) -> None:
+def distribute(settings: Settings, processes: int, *, drain: bool) -> None:
     """Have the work done in so many processes, and exit at their end; return if this one is to do it itself."""
     if (code := supervisor.supervise(settings, processes, drain=drain)) is not None:
         sys.exit(code)
@@ -49,7 +49,7 @@ def relay(settings: Settings, *, drain: Drain = False, processes: Processes = 1)
 
     Example: outboxkit relay
     """
-    share(settings, processes, drain=drain)
+    distribute(settings, processes, drain=drain)
     run_service(settings, lambda stop: _relay(settings, stop, drain=drain), drain=drain)
 
 
@@ -127,7 +127,7 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False, proce
     Example: outboxkit consume shop.handlers --queue billing --queue mails:2
     """
     queues.consumed_queues(settings)
-    share(settings, processes, drain=drain)
+    distribute(settings, processes, drain=drain)
     handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     run_service(settings, lambda stop: _consume(settings, handlers, wiring, stop, drain=drain), drain=drain)
 

@@ -61,16 +61,16 @@ PAGES = tuple(
 """The routes of all pages."""
 SHOWN_ERRORS = (HTTPException, TooManyFailures, SQLAlchemyError, OutboxkitError, Exception)
 
-Database = AsyncEngine | Engine | URL | str
+AnyDatabase = AsyncEngine | Engine | URL | str
 
 
 def console(
-    engine: Database,
+    engine: AnyDatabase,
     *,
     access: Granting,
     hosts: Sequence[str] = LOOPBACK,
     redact: Redact | Iterable[str] = (),
-    also: Sequence[Database] = (),
+    also: Sequence[AnyDatabase] = (),
     settings: Settings | None = None,
     secret: str | None = None,
 ) -> ASGIApp:
@@ -131,7 +131,7 @@ def console(
     return Guard(app, hosts)
 
 
-def _url(database: Database) -> str:
+def _url(database: AnyDatabase) -> str:
     url = database if isinstance(database, str | URL) else database.url
     return url if isinstance(url, str) else url.render_as_string(hide_password=False)
 

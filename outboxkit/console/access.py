@@ -14,10 +14,10 @@ from starlette.requests import Request
 
 from outboxkit.errors import ConfigurationError
 
-Right = Literal["read", "payload", "operate"]
-Rights = Iterable[Right]
-RIGHTS: tuple[Right, ...] = get_args(Right)
-READ: frozenset[Right] = frozenset({"read"})
+ConsoleRight = Literal["read", "payload", "operate"]
+ConsoleRights = Iterable[ConsoleRight]
+RIGHTS: tuple[ConsoleRight, ...] = get_args(ConsoleRight)
+READ: frozenset[ConsoleRight] = frozenset({"read"})
 SHORTEST = 12
 """The fewest characters of a token or a password."""
 FAILURES, WITHIN_SECONDS, MOST_CLIENTS = 10, 60.0, 10_000
@@ -38,7 +38,7 @@ class Access:
     """
 
     user: str
-    may: Rights = READ
+    may: ConsoleRights = READ
 
     def __post_init__(self) -> None:
         rights = frozenset({self.may} if isinstance(self.may, str) else self.may)
@@ -94,7 +94,7 @@ class TokenAccess:
 
     has_form = True
 
-    def __init__(self, token: str, *, user: str = "console", may: Rights = READ) -> None:
+    def __init__(self, token: str, *, user: str = "console", may: ConsoleRights = READ) -> None:
         refuse_short("the token", token)
         self.key = token
         """From which the sessions' signatures are made: another token ends all sessions."""
@@ -129,7 +129,7 @@ class LinkAccess(TokenAccess):
 
     has_form = False
 
-    def __init__(self, *, user: str, may: Rights = READ) -> None:
+    def __init__(self, *, user: str, may: ConsoleRights = READ) -> None:
         self.token = secrets.token_urlsafe(32)
         super().__init__(self.token, user=user, may=may)
 
@@ -157,7 +157,7 @@ class BasicAccess:
 
     challenge = 'Basic realm="outboxkit console", charset="UTF-8"'
 
-    def __init__(self, users: Mapping[str, str], *, may: Rights | Mapping[str, Rights] = READ) -> None:
+    def __init__(self, users: Mapping[str, str], *, may: ConsoleRights | Mapping[str, ConsoleRights] = READ) -> None:
         for user, password in users.items():
             refuse_short(f"the password of {user!r}", password)
         self._passwords, self._failures = dict(users), Failures()
@@ -201,7 +201,7 @@ class ProxyAccess:
     """
 
     def __init__(
-        self, *proxies: str, header: str = "X-Forwarded-User", may: Rights | Mapping[str, Rights] = READ
+        self, *proxies: str, header: str = "X-Forwarded-User", may: ConsoleRights | Mapping[str, ConsoleRights] = READ
     ) -> None:
         try:
             self._networks = [ipaddress.ip_network(each) for each in proxies]
@@ -239,7 +239,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _rights(may: Rights | Mapping[str, Rights], user: str) -> Rights:
+def _rights(may: ConsoleRights | Mapping[str, ConsoleRights], user: str) -> ConsoleRights:
     return may.get(user, READ) if isinstance(may, Mapping) else may
 
 

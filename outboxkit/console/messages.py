@@ -13,12 +13,12 @@ from outboxkit.errors.figures import number
 from outboxkit.operators import messages as reading
 from outboxkit.operators.deadletters import DeadLetters, Selection
 from outboxkit.operators.messages import Choice, MessagePage
-from outboxkit.operators.sql.listing import State, walks_of
+from outboxkit.operators.sql.listing import WaitingState, walks_of
 from outboxkit.operators.trace import Trace, TraceQuery, trace_messages
 
 ROWS = 50
 MOST_TRACEBACKS = 5
-STATES: tuple[State, ...] = get_args(State)
+STATES: tuple[WaitingState, ...] = get_args(WaitingState)
 FILTERS = ("type", "key", "destination", "correlation_id", "prefix")
 _OF_COLUMN: dict[str, Any] = {"position": int, "published_at": datetime, "due_at": datetime}
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from outboxkit.console import LinkAccess, console
-from outboxkit.console.access import Right
+from outboxkit.console.access import ConsoleRight
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.runtime.settings import Settings
@@ -28,7 +28,13 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    settings: Settings, *, port: int, user: str, may: Sequence[Right], also: Sequence[str], say: Callable[[str], None]
+    settings: Settings,
+    *,
+    port: int,
+    user: str,
+    may: Sequence[ConsoleRight],
+    also: Sequence[str],
+    say: Callable[[str], None],
 ) -> Callable[[asyncio.Event], Awaitable[None]]:
     """A part of a process that serves the console until its event is set.
 

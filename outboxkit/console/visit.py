@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from outboxkit.console.access import Access, Granting, Right, TokenAccess
+from outboxkit.console.access import Access, ConsoleRight, Granting, TokenAccess
 from outboxkit.console.redaction import Redaction
 from outboxkit.console.sessions import FIELD, Sessions, root_of
 from outboxkit.console.shown import TEMPLATES
@@ -127,11 +127,11 @@ class Visit:
         """The address of the database, without user and password."""
         return urls.shown(self.console.engine.url)
 
-    def may(self, right: Right) -> bool:
+    def may(self, right: ConsoleRight) -> bool:
         """Whether the user has this right."""
         return right in self.access.may
 
-    def need(self, right: Right) -> None:
+    def need(self, right: ConsoleRight) -> None:
         """Refuse a user who has not got this right, with status 403."""
         if not self.may(right):
             raise HTTPException(403, f"{self.access.user} has not got the right “{right}”, which this needs.")
@@ -204,10 +204,10 @@ class Visit:
         return RedirectResponse(url_of(self.request, name, **query), 303)
 
 
-Page = Callable[[Visit], Awaitable[Response]]
+ShowPage = Callable[[Visit], Awaitable[Response]]
 
 
-def page(path: str, show: Page, *, name: str | None = None, methods: tuple[str, ...] = ("GET",)) -> Route:
+def page(path: str, show: ShowPage, *, name: str | None = None, methods: tuple[str, ...] = ("GET",)) -> Route:
     """The route of a page. Only users who may read get there, and with a POST only those who may operate."""
     own = name or str(getattr(show, "__name__", ""))
 

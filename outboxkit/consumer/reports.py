@@ -189,7 +189,11 @@ class Reports:
         self._queue, self.labels = queue, {"queue": queue}
         self._types = metrics.BoundedNames((type_ for each in handlers for type_ in each.message_types), most=0)
         self._errors = metrics.BoundedNames(most=MOST_ERRORS)
-        self._process = {catalogue.SYSTEM: subscriber.system, catalogue.PLACE: queue, catalogue.OPERATION: "process"}
+        self._process = {
+            catalogue.SYSTEM: subscriber.system,
+            catalogue.ADDRESS: queue,
+            catalogue.OPERATION: "process",
+        }
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
     def hook(self, on_error: OnError | None) -> None:

@@ -82,7 +82,8 @@ class ShardedConsumer:
         shards: the queue, and the number of its shards.
         consumer_of: the consumer of one of its queues, which may be an old shard.
         move: the broker's part in a change of their number.
-        settle: how long a relay waits for a confirm. After that, no message arrives in a queue that is bound no more.
+        publish_timeout: how long a relay waits for a confirm. After that, no message arrives in a queue that is bound
+            no more.
         patience: how long an outage is waited out; None means for ever.
     """
 
@@ -94,7 +95,7 @@ class ShardedConsumer:
         move: Move,
         *,
         handlers: Sequence[Handler],
-        settle: timedelta,
+        publish_timeout: timedelta,
         patience: timedelta | None = None,
     ) -> None:
         self.engine, self._shards, self._move = engine, shards, move
@@ -104,7 +105,7 @@ class ShardedConsumer:
         self._running: dict[str, _Running] = {}
         self._ended: Counter[Outcome] = Counter()
         self._bound: dict[str, int] | None = None
-        self._settle = settle.total_seconds()
+        self._publish_timeout = publish_timeout.total_seconds()
         self._released = (-1, 0.0)
         self._watchdog, self._tables, self._memory = Watchdog(handlers), TableGauges(engine), PayloadMemory()
         self._last: object = None
@@ -246,7 +247,7 @@ class ShardedConsumer:
         now = asyncio.get_running_loop().time()
         if self._released[0] != move:
             self._released = (move, now)
-        return now - self._released[1] >= self._settle
+        return now - self._released[1] >= self._publish_timeout
 
     def _what_is_left(self, agreement: Agreement) -> dict[str, tuple[str, ...] | None]:
         """The old shards that are not empty, and the keys of their last messages, as far as they are known."""

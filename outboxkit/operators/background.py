@@ -22,7 +22,7 @@ from outboxkit import ids, statements
 from outboxkit.errors.failures import first_line
 from outboxkit.operators import audit, sql
 from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection, rules_of
-from outboxkit.operators.replay import Place, Replayed, ReplaySelection, replaying
+from outboxkit.operators.replay import KeptPlace, Replayed, ReplaySelection, replaying
 from outboxkit.runtime.lifetime import end_tasks
 from outboxkit.runtime.outage import sleep_unless_stopped, what_is_away
 from outboxkit.runtime.settings import Settings
@@ -145,7 +145,7 @@ def _progress(row: Row[Any], now: datetime) -> Operation:
 class _Leased(audit.RunningAction):
     """An action under a lease: each of its transactions proves that the lease is still this worker's."""
 
-    def __init__(self, number: int, worker: str, place: Place | None) -> None:
+    def __init__(self, number: int, worker: str, place: KeptPlace | None) -> None:
         super().__init__(number)
         self.worker, self.place = worker, place
         self.stops = False
@@ -220,7 +220,7 @@ class Background:
 
     async def _work(self, row: Row[Any]) -> None:
         """Work at an operation until its end, a stop, or the loss of the lease or of a server."""
-        place = None if row.place is None else msgspec.json.decode(row.place, type=Place)
+        place = None if row.place is None else msgspec.json.decode(row.place, type=KeptPlace)
         running, stop = _Leased(row.action, row.worker, place), asyncio.Event()
         try:
             async with self._renewed(running, stop):

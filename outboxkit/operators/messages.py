@@ -35,7 +35,7 @@ WINDOW = 50_000
 MOST_DESTINATIONS, MOST_KEYS = 100, 50
 MINUTES, SAMPLE = 60, 500
 _LAST = 2**63 - 1
-Place = tuple[Any, ...]
+Cursor = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class MessagePage:
     """
 
     rows: Sequence[Row[Any]]
-    after: Place | None
+    after: Cursor | None
     is_searched: bool
     now: datetime
 
 
-def read_page(connection: Connection, filter_: Choice, *, after: Place | None, limit: int) -> MessagePage:
+def read_page(connection: Connection, filter_: Choice, *, after: Cursor | None, limit: int) -> MessagePage:
     """The next messages of a filter behind a place, at most `limit`."""
     now = read_now(connection)
     rows, end = list[Row[Any]](), None
     walks = listing.walks_of(filter_)
 
-    def place(row: Row[Any]) -> Place:
+    def place(row: Row[Any]) -> Cursor:
         return tuple(getattr(row, name) for name in walks[0].order)
 
     for walk in walks:

@@ -34,7 +34,7 @@ LOOK_EVERY = 0.05
 COUNT_EVERY = 2.0
 """Seconds between two writes of the count to the audit trail."""
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-Place = tuple[datetime, int]
+KeptPlace = tuple[datetime, int]
 """The time and the position of a kept message."""
 
 
@@ -127,7 +127,7 @@ class Replayer:
         self._monotonic = monotonic
         self._sleep = sleep
         self._range: dict[str, Any] = {}
-        self._places: list[Place] = []
+        self._places: list[KeptPlace] = []
         """Those of messages that were asked for by their ids."""
 
     async def find(self, *, window: int | None = None) -> KeptMessages:
@@ -246,7 +246,7 @@ class Replayer:
             if before:
                 await self._sleep(LOOK_EVERY)
 
-    async def _read(self, cursor: Place) -> Sequence[Row[Any]]:
+    async def _read(self, cursor: KeptPlace) -> Sequence[Row[Any]]:
         selection = self._selection
         page = statements.published.kept_page(type_=selection.type, key=selection.key)
         async with self._engine.connect() as connection:
@@ -258,7 +258,7 @@ class Replayer:
             rows: Sequence[Row[Any]] = (await connection.execute(page, self._range | place)).all()
             return rows
 
-    async def _read_named(self, connection: AsyncConnection, cursor: Place) -> Sequence[Row[Any]]:
+    async def _read_named(self, connection: AsyncConnection, cursor: KeptPlace) -> Sequence[Row[Any]]:
         """The next page of messages that were asked for by their ids, and are still there."""
         statement = statements.published.kept_rows(connection.dialect.name)
         for first in range(bisect_right(self._places, cursor), len(self._places), self._page):

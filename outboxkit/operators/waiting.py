@@ -17,7 +17,7 @@ from outboxkit.schema import partitions
 
 PAGE = 500
 """Messages that are changed in one transaction."""
-Change = Literal["due-now", "cancel"]
+WaitingChange = Literal["due-now", "cancel"]
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def find_waiting(
     return connection.execute(sql.waiting.next_due(waiting), {"limit": limit}).all(), now
 
 
-def plan_change(connection: Connection, waiting: WaitingSelection, change: Change) -> WaitingPlan:
+def plan_change(connection: Connection, waiting: WaitingSelection, change: WaitingChange) -> WaitingPlan:
     """The messages of a selection that the change would change at this moment."""
     is_due_now, kinds, positions = change == "due-now", dict[tuple[str, str], WaitingKind](), array("q")
     parameters = {"now": read_now(connection)} if is_due_now else {}
@@ -71,7 +71,7 @@ def plan_change(connection: Connection, waiting: WaitingSelection, change: Chang
 
 async def change_waiting(
     engine: AsyncEngine,
-    change: Change,
+    change: WaitingChange,
     waiting: WaitingSelection,
     positions: Sequence[int],
     stop: asyncio.Event,

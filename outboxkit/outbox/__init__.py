@@ -43,7 +43,7 @@ class Options(TypedDict, total=False):
         dedup: write nothing if the outbox has a message of this id that was added with `dedup` too. If another
             transaction is adding it, the flush waits for its end. Needs `message_id`.
         topic: the routing key; by default the event's name.
-        correlation_id: shared by all messages of one story.
+        correlation_id: shared by a message and all that follow from it.
         destination: the destination whose relay publishes it (`outboxkit relay --destination NAME`); by default its
             event's own.
         max_payload_bytes: the largest payload that is accepted, 1 MiB by default. Send a reference to larger

@@ -161,7 +161,7 @@ class RelayMeasurements:
         self._types, self._begun = metrics.BoundedNames(), set[str]()
         self._attributes = {
             catalogue.SYSTEM: publisher.system,
-            catalogue.PLACE: publisher.exchange or destination,
+            catalogue.ADDRESS: publisher.exchange or destination,
             catalogue.OPERATION: "publish",
         }
 

@@ -223,7 +223,10 @@ def _sharded(
 
     move = ShardMove(url, settings.exchange, topics, policy.delays)
     return ShardedConsumer(
-        *(engine, shards, consumer_of, move), handlers=handlers, settle=settings.publish_timeout, patience=patience
+        *(engine, shards, consumer_of, move),
+        handlers=handlers,
+        publish_timeout=settings.publish_timeout,
+        patience=patience,
     )
 
 

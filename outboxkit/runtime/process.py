@@ -268,11 +268,11 @@ def subscriber(
     prefetch: int = defaults.PREFETCH,
     delays: Sequence[timedelta] = defaults.RETRY_DELAYS,
     ordered: bool = False,
-    share: int = 1,
+    one_of: int = 1,
 ) -> Subscriber:
     """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
 
-    `share` is the number of subscribers among which the process divides the bytes that it may hold unacked.
+    `one_of` is the number of subscribers among which the process divides the bytes that it may hold unacked.
 
     Raises:
         ConfigurationError: an HTTP destination has no queues.
@@ -285,7 +285,7 @@ def subscriber(
     subscriber = RabbitSubscriber(
         url, queue, exchange=exchange, topics=topics, prefetch=prefetch, delays=delays, ordered=ordered
     )
-    subscriber.max_unacked_bytes //= share
+    subscriber.max_unacked_bytes //= one_of
     return subscriber
 
 

@@ -121,7 +121,7 @@ def subscribers(
             prefetch=limits[name].prefetch(handlers),
             delays=delays,
             ordered=limits[name].ordered,
-            share=len(assigned),
+            one_of=len(assigned),
         )
         for name, handlers in assigned.items()
     }

@@ -28,7 +28,7 @@ from outboxkit.message import FIRST_MOMENT, LAST_MOMENT, NAME_LIMIT
 from outboxkit.statements.dialects import by_bytes, has_one_writer, insert_into, transaction_time
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 
-Place = tuple[datetime, int]
+LetterPlace = tuple[datetime, int]
 """When a dead letter died, and its number."""
 
 
@@ -59,8 +59,8 @@ class Selection:
     error: str | None = None
     before: datetime | None = None
     since: datetime | None = None
-    after: Place | None = None
-    upto: Place | None = None
+    after: LetterPlace | None = None
+    upto: LetterPlace | None = None
     resolved: bool = False
     same: tuple[tuple[str, int], ...] = ()
 

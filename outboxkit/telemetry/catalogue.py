@@ -60,13 +60,13 @@ def _histogram(name: str, unit: str, description: str, *attributes: str, bounds:
     return Metric(name, Kind.HISTOGRAM, unit, description, attributes, bounds)
 
 
-SYSTEM, PLACE, OPERATION, ERROR = (
+SYSTEM, ADDRESS, OPERATION, ERROR = (
     "messaging.system",
     "messaging.destination.name",
     "messaging.operation.name",
     "error.type",
 )
-_CLIENT = (SYSTEM, PLACE, OPERATION, ERROR)
+_CLIENT = (SYSTEM, ADDRESS, OPERATION, ERROR)
 
 SENT = _counter("messaging.client.sent.messages", "{message}", "Messages that the relay has sent.", *_CLIENT)
 RELAY_MESSAGES = _counter(
@@ -165,7 +165,7 @@ PROCESS_DURATION = _histogram(
     "s",
     "Duration of one transaction with handlers: of one message, or of a batch.",
     SYSTEM,
-    PLACE,
+    ADDRESS,
     OPERATION,
     "handler",
     ERROR,

@@ -34,7 +34,7 @@ from outboxkit import schema, tables
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.runtime import process, urls
 from outboxkit.statements.dialects import has_one_writer, is_server
-from outboxkit.testing.differences import State
+from outboxkit.testing.differences import TableRows
 
 LOCK = 0x6F7574626F78
 """The key of the advisory lock that a process holds while it tries a handler."""
@@ -180,7 +180,7 @@ class TrialDatabase:
                 rows[name] = [StoredRow(dict(row._mapping), tuple(row)) for row in result]  # noqa: SLF001
         return Contents(rows, {})
 
-    def state(self) -> State:
+    def state(self) -> TableRows:
         """The rows as they are compared: outboxkit's own bookkeeping left out, messages as what they say."""
         state: dict[str, list[Mapping[str, Any]]] = {}
         for name, rows in self.read().rows.items():

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
-State = Mapping[str, Collection[Row]]
+TableRows = Mapping[str, Collection[Row]]
 """The rows of each table by its name."""
 Rows = Counter[str]
 """Rows as JSON, which is the same for equal ones."""
@@ -32,7 +32,7 @@ Changes = dict[str, Change]
 _NO_CHANGE = Change(Counter(), Counter())
 
 
-def changes(before: State, after: State, ignore: Collection[str] = ()) -> Changes:
+def changes(before: TableRows, after: TableRows, ignore: Collection[str] = ()) -> Changes:
     """The rows that went and came, table by table; `ignore` has patterns of tables and of `table.column`."""
     result: Changes = {}
     for table in sorted({*before, *after}):

@@ -29,7 +29,7 @@ from outboxkit.tables import outbox
 
 LIMIT = 1000
 """`deliver_all` gives up after so many messages: handlers go on causing them."""
-AnySession = Session | scoped_session[Any]
+SyncSession = Session | scoped_session[Any]
 Handlers = ModuleType | Callable[..., Any] | Handler | Collection[ModuleType | Callable[..., Any] | Handler]
 
 
@@ -104,7 +104,7 @@ def _as_added(message: Message) -> Message:
     return replace(message, headers={name: value for name, value in message.headers.items() if name != ALIASES})
 
 
-def outbox_messages(session: AnySession) -> OutboxMessages:
+def outbox_messages(session: SyncSession) -> OutboxMessages:
     """The messages that the session's transaction sees in the outbox, and those that it has added and not flushed.
 
     Nothing is flushed. `assert outbox_messages(session) == [OrderConfirmed(1, total)]` compares their events.
@@ -142,7 +142,7 @@ def message_of(event: object, **properties: Any) -> Message:
     return Message(payload=payloads.encode(event), **(known | properties))
 
 
-def deliver(session: AnySession, handler: Callable[..., Any] | Handler, event: object) -> Outcome:
+def deliver(session: SyncSession, handler: Callable[..., Any] | Handler, event: object) -> Outcome:
     """Deliver an event to a handler, in a savepoint of the session's transaction, as a consumer does.
 
     With an `AsyncSession`: `await session.run_sync(deliver, handler, event)`. Nothing is committed. The same `Message`
@@ -158,7 +158,7 @@ def deliver(session: AnySession, handler: Callable[..., Any] | Handler, event: o
         return inbox.run_once(plain, message_for(spec, event), spec)
 
 
-def deliver_all(session: AnySession, handlers: Handlers, *, now: datetime | None = None) -> OutboxMessages:
+def deliver_all(session: SyncSession, handlers: Handlers, *, now: datetime | None = None) -> OutboxMessages:
     """Deliver the messages in the outbox that are due, and those that handlers add, until none is left.
 
     Each handler runs in a savepoint. A message that all its handlers have handled leaves the outbox, and is returned.
@@ -195,7 +195,7 @@ def _due(session: Session, types: Collection[str], now: datetime) -> list[AddedM
     return [each for each in added if each.type in types and (each.due_at is None or each.due_at <= now)]
 
 
-def _begun(session: AnySession, handlers: Sequence[Handler], call: str) -> Session:
+def _begun(session: SyncSession, handlers: Sequence[Handler], call: str) -> Session:
     """The session in a transaction in which savepoints can be set; refused with a handler that needs an async one."""
     names = [handler.name for handler in handlers if handler.is_async]
     if names and isinstance(session, Session) and async_session(session) is None:

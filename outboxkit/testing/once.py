@@ -169,7 +169,7 @@ def _lost(trials: Trials, ending: Ending) -> Iterator[Finding]:
     if left := difference({}, trials.changes(), trials.varied):
         yield Finding(f"what stays after {ending}", left, _SESSION)
     remembered, files = trials.remembered(), trials.recorder.state()
-    again = trials.settle(message)
+    again = trials.deliver_until_handled(message)
     if again.error is not None:
         yield Finding(f"{ending}, then again: it fails with {_shown(again.error)}")
     if ending is Ending.ROLLBACK:
@@ -222,7 +222,7 @@ def one_batch(trials: Trials) -> Iterator[Finding]:
         messages = _prepare(trials, meeting.earlier, meeting.events)
         if trials.deliver(messages[0], batch=messages[1:]).error is not None:
             for message in messages:
-                trials.settle(message)
+                trials.deliver_until_handled(message)
         yield from _differs(trials, f"{meeting.description}, in one batch", _BATCH, meeting.serial[:1])
 
 
@@ -276,7 +276,7 @@ def _meet(trials: Trials, meeting: Meeting, pause: int) -> Exception | None:
     for trial in met:
         if trial.error is not None:
             error = error or (trial.error if isinstance(trial.error, IntegrityError) else None)
-            if isinstance(again := trials.settle(trial.message).error, Exception):
+            if isinstance(again := trials.deliver_until_handled(trial.message).error, Exception):
                 error = error or again
     return error
 

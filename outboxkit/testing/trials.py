@@ -197,7 +197,7 @@ class Trials:
         values = self._memory.state() | ({"what is watched": repr(self._watch())} if self._watch else {})
         return {name: value for name, value in values.items() if not fits_any(name, self._ignore)}
 
-    def settle(self, message: Message) -> Trial:
+    def deliver_until_handled(self, message: Message) -> Trial:
         """Deliver a message until no error ends it, as a consumer does. The last trial may have failed, too."""
         for _ in range(ATTEMPTS - 1):
             if (trial := self.deliver(message)).error is None:

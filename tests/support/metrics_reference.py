@@ -33,7 +33,7 @@ ATTRIBUTES: Mapping[str, str] = {
     catalogue.ERROR: "of a sent message, why it was not confirmed: `unroutable`, `rejected`, `postponed` or `unknown`. "
     "For a duration, the class of the error. Absent if there was none",
     "handler": "a handler of this consumer; `several` for a batch of more than one. Empty if no handler is to blame",
-    catalogue.PLACE: "the exchange for the relay, the queue for the consumer; the destination's name if there is no "
+    catalogue.ADDRESS: "the exchange for the relay, the queue for the consumer; the destination's name if there is no "
     "exchange",
     catalogue.OPERATION: "`publish` or `process`",
     catalogue.SYSTEM: "`rabbitmq`; or the scheme of the address, such as `http` or `memory`; `none` if there is no "

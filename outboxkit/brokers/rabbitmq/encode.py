@@ -39,7 +39,7 @@ _ALWAYS = _CONTENT_TYPE | _DELIVERY_MODE | _ID | _TYPE | _APP
 _FRAME, _PUBLISH = Struct(">BHI"), Struct(">HHH")
 _ENDED_AND_CONTENT, _ENDED_AND_FRAME = Struct(">BBHIHHQH"), Struct(">BBHI")
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">Bd")
-_NOT_THE_USERS = frozenset((*FIELD_HEADERS.values(), TOPIC, BUCKET, ALIASES))
+_OWN_NAMES = frozenset((*FIELD_HEADERS.values(), TOPIC, BUCKET, ALIASES))
 _SIZE = [bytes((number,)) for number in range(NAME_LIMIT + 1)]
 _MODE, _END = bytes((PERSISTENT,)), bytes((END,))
 _Route = tuple[bytes, int, bytes, bytes]
@@ -132,7 +132,7 @@ class Encoder:
         """Append the table of headers, the user's before outboxkit's (section 4.2.5.5)."""
         fields: list[bytes] = []
         for name, value in message.headers.items():
-            if name not in _NOT_THE_USERS:
+            if name not in _OWN_NAMES:
                 self._write_field(name, value, fields)
         if message.queue is not None:  # its consumer is to see it as it was
             self._write_field(TOPIC, message.routing_key, fields)

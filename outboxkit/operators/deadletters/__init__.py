@@ -29,7 +29,7 @@ from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime.outage import Sleep, keep_to_rate
 from outboxkit.runtime.window import lowest_id
 from outboxkit.schema import partitions
-from outboxkit.statements.dead import Place, Selection
+from outboxkit.statements.dead import LetterPlace, Selection
 from outboxkit.statements.dialects import is_server
 from outboxkit.telemetry.catalogue import DEAD_REASONS
 
@@ -59,7 +59,7 @@ WINDOW = 20_000
 SIDES = tuple(DEAD_REASONS)
 REASONS = tuple(dict.fromkeys(reason for reasons in DEAD_REASONS.values() for reason in reasons))
 
-Kind = tuple[str, str | None, str]
+LetterKind = tuple[str, str | None, str]
 """Side, type and reason."""
 
 
@@ -74,7 +74,7 @@ class DeadLetterPage:
     rows: Sequence[Row[Any]]
     more: Count
     now: datetime
-    end: Place | None = None
+    end: LetterPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class DeadLetterGroups:
     """
 
     rows: Sequence[Row[Any]]
-    end: Place | None = None
+    end: LetterPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ class Survey:
         end: as of a page: behind it are more, or may be.
     """
 
-    kinds: Sequence[tuple[Kind, int, int]]
+    kinds: Sequence[tuple[LetterKind, int, int]]
     refusals: Counter[Refusal]
     accepted: int
     upto: int
     keys: int
     waiting: Count
     is_partial: bool = False
-    end: Place | None = None
+    end: LetterPlace | None = None
 
     @property
     def count(self) -> int:
@@ -210,7 +210,7 @@ class DeadLetters:
             upto = (await connection.execute(statements.dead.highest())).scalar_one()
             released = statements.dead.count_released(selection)
             keys, waiting = (await connection.execute(released, {"limit": COUNTED + 1})).one()
-            refused, refusals, accepted = Counter[Kind](), Counter[Refusal](), 0
+            refused, refusals, accepted = Counter[LetterKind](), Counter[Refusal](), 0
             dialect, now = connection.dialect.name, await partitions.clock(connection)
             fresh_from = {"fresh_from": lowest_id(now - self._rules.retention + self._rules.skew)}
             kinds = (await connection.execute(statements.dead.count_by_kind(selection))).all()

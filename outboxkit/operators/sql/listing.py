@@ -30,7 +30,7 @@ from sqlalchemy import (
 from outboxkit.statements.dialects import seconds_between
 from outboxkit.tables import PARKED, UtcDateTime, outbox, published, readable, ready_place
 
-State = Literal["ready", "delayed", "held", "parked"]
+WaitingState = Literal["ready", "delayed", "held", "parked"]
 _LIMIT = bindparam("limit", type_=BigInteger)
 _COMMON = ("message_id", "type", "key", "destination", "queue", "correlation_id")
 _PARKED = literal(PARKED, UtcDateTime)
@@ -51,7 +51,7 @@ class Choice:
     key: str | None = None
     destination: str | None = None
     correlation_id: str | None = None
-    state: State | None = None
+    state: WaitingState | None = None
     prefix: str | None = None
     since: datetime | None = None
     before: datetime | None = None

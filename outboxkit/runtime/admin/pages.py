@@ -22,7 +22,7 @@ BEAT_SECONDS, LATE_SECONDS = 1.0, 10.0
 """The interval of the event loop's heartbeat, and the age of the last one from which the worker is not live."""
 TURN_SECONDS = 60.0
 """Time for a relay's turn beside its publish: claims, settles, and the wait of an idle one."""
-ASK_SECONDS, SHARED_SECONDS = 3.0, 1.0
+ASK_SECONDS, CACHE_SECONDS = 3.0, 1.0
 """The time that a database may take to answer, and the time for which an answer holds for further requests."""
 
 
@@ -62,10 +62,10 @@ class Heartbeat:
         return self._clock() - self._at
 
 
-class Shared(Generic[T]):
+class Cached(Generic[T]):
     """An answer that requests of about the same time share: it holds for so many seconds."""
 
-    def __init__(self, ask: Callable[[], T], *, seconds: float = SHARED_SECONDS) -> None:
+    def __init__(self, ask: Callable[[], T], *, seconds: float = CACHE_SECONDS) -> None:
         self._ask = ask
         self._seconds = seconds
         self._lock = threading.Lock()
@@ -83,8 +83,8 @@ def pages_of(
     worker: Worker, heartbeat: Heartbeat, publish_limit: float, unmeasured: str | None
 ) -> Mapping[str, MakePage]:
     """The pages of a worker by their paths. A call of the publisher is stuck after `publish_limit` seconds."""
-    database = Shared(lambda: _database_trouble(worker.engine, heartbeat))
-    scraped = Shared(lambda: Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE))
+    database = Cached(lambda: _database_trouble(worker.engine, heartbeat))
+    scraped = Cached(lambda: Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE))
 
     def live() -> Page:
         trouble = why_stuck(worker.health(), heartbeat.age, publish_limit)

@@ -314,7 +314,7 @@ async def test_a_queue_of_another_kind_is_refused_and_nothing_is_left_behind(bro
     sharded = ShardedConsumer(
         *(engine, Shards(broker.queue, 2), lambda _: pytest.fail("nothing is consumed"), move),
         handlers=[],
-        settle=timedelta(0),
+        publish_timeout=timedelta(0),
     )
     with pytest.raises(ConfigurationError, match="with other arguments"):
         await sharded.run(asyncio.Event())

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import statements, tables
 from outboxkit.operators import sql
 from outboxkit.operators.sql.waiting import WaitingSelection
-from outboxkit.operators.waiting import PAGE, Change, ChangedMessages, change_waiting, plan_change
+from outboxkit.operators.waiting import PAGE, ChangedMessages, WaitingChange, change_waiting, plan_change
 from outboxkit.tables import PARKED
 from tests.support.polling import eventually
 from tests.unit.cli import conftest
@@ -127,7 +127,9 @@ async def test_a_row_that_is_parked_meanwhile_is_not_cancelled(pg_engine: Engine
 
 
 @pytest.mark.parametrize("change", ["cancel", "due-now"])
-async def test_what_waits_only_after_the_plan_is_left_alone(engine: Engine, async_engine: AsyncEngine, change: Change):
+async def test_what_waits_only_after_the_plan_is_left_alone(
+    engine: Engine, async_engine: AsyncEngine, change: WaitingChange
+):
     """A publish that fails, and a dead letter that is replayed, both of lower positions."""
     with engine.begin() as connection:
         for name, due_at in (("ready", None), ("parked", PARKED), ("late", FAR)):
