@@ -12,9 +12,9 @@ from typing import Protocol
 
 from outboxkit.codec.compression import INFLATED_LIMIT, deflate
 from outboxkit.codec.envelopes.envelope import Envelope, Malformed, Reader, read_with
-from outboxkit.codec.headers import DeliveryHeaders
+from outboxkit.codec.headers import DeliveryHeaders, without_own
 from outboxkit.codec.payloads import LARGE
-from outboxkit.errors import DecodeError
+from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.errors.failures import printable
 from outboxkit.message import Message
 
@@ -70,6 +70,14 @@ class Answer:
 CONFIRMED = Receipt(Verdict.CONFIRMED)
 LONGEST_WAIT = timedelta(hours=1)
 """The longest wait before the next attempt that a destination, or a handler in the relay's process, can ask for."""
+
+
+def arriving(message: Message) -> Message | Receipt:
+    """The message as it arrives without a broker between; a receipt if its row was not written by outboxkit."""
+    try:
+        return replace(message, headers=without_own(message.headers), queue=None)
+    except EncodeError as error:
+        return Receipt(Verdict.REJECTED, printable(str(error)), final=True)
 
 
 class KeyGate:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from outboxkit import defaults
-from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Subscriber, Verdict
+from outboxkit.brokers import CONFIRMED, KeyGate, Publisher, Receipt, Subscriber, Verdict, arriving
 from outboxkit.codec.envelopes.envelope import Envelope, Malformed
 from outboxkit.codec.headers import FRESH, DeliveryHeaders, read_delivery_headers, without_own
 from outboxkit.codec.rows import aliases_of
-from outboxkit.errors import EncodeError
-from outboxkit.errors.failures import printable
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
 
@@ -66,10 +64,8 @@ class MemoryBroker:
     def route(self, message: Message) -> Receipt:
         """Put the message into the queue that it is addressed to, or into all that are bound to its routing key."""
         name, delivery_headers = message.queue, read_delivery_headers(message.headers)
-        try:
-            sent = replace(message, headers=without_own(message.headers), queue=None)
-        except EncodeError as error:  # the row was not written by outboxkit
-            return Receipt(Verdict.REJECTED, printable(str(error)), final=True)
+        if isinstance(sent := arriving(message), Receipt):
+            return sent
         if name is not None:
             bound = [self._queues[name]] if name in self._queues else []
             reason = f"there is no queue {name!r}"

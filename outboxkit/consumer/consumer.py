@@ -41,7 +41,7 @@ from outboxkit.runtime.pauses import Pause
 from outboxkit.runtime.pauses.watch import PauseWatch
 from outboxkit.runtime.workers import CONSUMER, Presence, note_sessions
 from outboxkit.telemetry import catalogue, metrics, tracing
-from outboxkit.telemetry.tables import TableGauges
+from outboxkit.telemetry.table_gauges import TableGauges
 
 MEASURED_SECONDS, RECONNECTED_SECONDS = 15.0, 1.0
 """The times between two questions for the lengths of the queues: after an answer, and without one."""

@@ -18,13 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from outboxkit import defaults, inbox, statements
-from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict
-from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers, without_own
+from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict, arriving
+from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers
 from outboxkit.consumer.decisions import decide
 from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, conflict_delay, note_conflict
 from outboxkit.consumer.threads import Threads
 from outboxkit.database.transaction import HandlerSession
-from outboxkit.errors import ConfigurationError, EncodeError, Retry
+from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.errors.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.message import Message
@@ -141,10 +141,8 @@ class DirectPublisher(Publisher):
             for handler in self._by_type.get(message.type, ())
             if not delivery_headers.handlers or handler.name in delivery_headers.handlers
         ]
-        try:
-            sent = replace(message, headers=without_own(message.headers), queue=None)
-        except EncodeError as error:  # the row was not written by outboxkit
-            return Receipt(Verdict.REJECTED, printable(str(error)), final=True)
+        if isinstance(sent := arriving(message), Receipt):
+            return sent
         if (refusal := self._refusal(sent, handlers, delivery_headers)) is not None:
             return refusal
         failures: list[Receipt] = []

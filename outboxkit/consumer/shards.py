@@ -35,7 +35,7 @@ from outboxkit.inbox import Handler, Outcome
 from outboxkit.runtime.health import Health
 from outboxkit.runtime.outage import Outage
 from outboxkit.runtime.sources import Shards
-from outboxkit.telemetry.tables import TableGauges
+from outboxkit.telemetry.table_gauges import TableGauges
 
 
 class Move(Protocol):

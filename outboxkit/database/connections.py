@@ -73,6 +73,12 @@ class _Held:
     waits = 0
     lock: Any
     pgconn: Any
+    patience: silence.Patience | None = None
+    ending: GuardedEnd | None = None
+    reset = ""
+    backend: tuple[int, float] | None = None
+    opened_at = float("inf")
+    options: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def is_held(self) -> bool:
@@ -90,13 +96,6 @@ class Connection(_Held, AsyncConnection[Any]):
 
     Psycopg's own would be freed, and the task's next call would crash the process.
     """
-
-    patience: silence.Patience | None = None
-    ending: GuardedEnd | None = None
-    reset = ""
-    backend: tuple[int, float] | None = None
-    opened_at = float("inf")
-    options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     async def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
@@ -155,13 +154,6 @@ class Connection(_Held, AsyncConnection[Any]):
 
 class ThreadConnection(_Held, psycopg.Connection[Any]):
     """A connection for threads."""
-
-    patience: silence.Patience | None = None
-    ending: GuardedEnd | None = None
-    reset = ""
-    backend: tuple[int, float] | None = None
-    opened_at = float("inf")
-    options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:

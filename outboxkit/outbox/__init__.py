@@ -181,7 +181,7 @@ class _Drafts:
             that is being handled: at most one run of the handler commits.
     """
 
-    def __init__(self, options: Options, session: object = None) -> None:
+    def __init__(self, options: Options, session: object) -> None:
         now = datetime.now(UTC)
         self._options = options
         self._handling = current_handling()

@@ -32,7 +32,7 @@ from outboxkit.runtime.workers import RELAY, Presence
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.telemetry import catalogue, metrics
-from outboxkit.telemetry.tables import TableGauges
+from outboxkit.telemetry.table_gauges import TableGauges
 
 FIRST_BLOCKED_SECONDS, LONGEST_BLOCKED_SECONDS = 0.002, 1.0
 """The first delay of a relay that waits for another one, which holds every row it could publish. It doubles."""

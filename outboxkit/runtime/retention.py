@@ -22,7 +22,7 @@ from outboxkit.runtime.workers import RETENTION, Presence
 from outboxkit.schema import partitions
 from outboxkit.statements.dialects import is_server
 from outboxkit.statements.partitions import INBOX
-from outboxkit.telemetry.tables import TableGauges
+from outboxkit.telemetry.table_gauges import TableGauges
 
 ROWS_AT_ONCE = 1000
 BATCH_DELAY = timedelta(milliseconds=20)

@@ -22,7 +22,7 @@ from outboxkit.http import answer
 from outboxkit.http.ledger import Mismatch
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.runtime.retention import Periods, Retention
-from outboxkit.telemetry import catalogue, metrics, tables
+from outboxkit.telemetry import catalogue, metrics
 from tests.integration.consumer.running_consumer import Ordered, starter
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -119,7 +119,7 @@ async def scraped(
     async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     """The text of a scrape in which every metric has a series."""
-    monkeypatch.setattr(tables, "KEPT_SECONDS", 0)
+    monkeypatch.setattr(table_gauges, "KEPT_SECONDS", 0)
     wanted = set(KNOWN)
     with scraping() as scrape, pg_engine.connect() as other_relay:
         with Session(pg_engine) as session, session.begin():

@@ -20,9 +20,9 @@ from outboxkit.relay import Relay
 from outboxkit.runtime.workers import CONSUMER, RELAY
 from outboxkit.tables import PARKED, dead_letter, pause
 from outboxkit.tables import outbox as outbox_table
-from outboxkit.telemetry import catalogue, tables
+from outboxkit.telemetry import catalogue, table_gauges
 from outboxkit.telemetry.catalogue import Metric
-from outboxkit.telemetry.tables import TableReader
+from outboxkit.telemetry.table_gauges import TableReader
 from tests.integration.schema import test_grants
 from tests.support.measured import measuring
 
@@ -102,7 +102,7 @@ def test_a_delayed_message_has_an_age_once_it_is_due(stored: Tables):
     stored.add(due_at=NOW + MINUTE)
     assert stored.of(catalogue.OLDEST_AGE) == {("default",): 0}
     stored.add(due_at=NOW - MINUTE / 2)
-    stored.seconds = tables.KEPT_SECONDS
+    stored.seconds = table_gauges.KEPT_SECONDS
     assert stored.of(catalogue.OLDEST_AGE) == {("default",): 30}
 
 
@@ -155,7 +155,7 @@ def test_the_documented_roles_may_read_the_gauges(pg_engine: Engine, postgresql_
 
 def test_a_database_that_is_away_has_no_readings():
     reader = TableReader(create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none"))
-    assert [list(reader.read(metric)) for metric in tables.GAUGES] == [[]] * len(tables.GAUGES)
+    assert [list(reader.read(metric)) for metric in table_gauges.GAUGES] == [[]] * len(table_gauges.GAUGES)
 
 
 @pytest.fixture
@@ -166,10 +166,10 @@ def silent() -> Iterator[str]:
 
 
 def test_nobody_waits_for_a_database_that_says_nothing(silent: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tables, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(table_gauges, "PATIENCE_SECONDS", 0.01)
     engine = create_engine(silent, connect_args={"connect_timeout": 300})
     reader = TableReader(engine)
-    assert [list(reader.read(metric)) for metric in tables.GAUGES] == [[]] * len(tables.GAUGES)
+    assert [list(reader.read(metric)) for metric in table_gauges.GAUGES] == [[]] * len(table_gauges.GAUGES)
 
 
 async def test_a_writer_does_not_hold_up_the_reader(async_engine: AsyncEngine, engine: Engine):
@@ -197,7 +197,7 @@ async def test_the_age_grows_while_the_relay_hangs(
     async_pg_engine: AsyncEngine, pg_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
     """The gauges are read here while even the relay's event loop stands still."""
-    monkeypatch.setattr(tables, "KEPT_SECONDS", 0)
+    monkeypatch.setattr(table_gauges, "KEPT_SECONDS", 0)
     publisher = Hanging()
     with measuring() as measured:
         with Session(pg_engine) as session, session.begin():

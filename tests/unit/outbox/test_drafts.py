@@ -92,9 +92,9 @@ def test_an_event_of_strict_order_needs_a_key(session: Session):
 
 
 def test_only_events_of_strict_order_have_their_writers_queue():
-    assert _Drafts({"key": "order-7"}).of(OrderMoved(7)).strict_key == "order-7"
-    assert _Drafts({"key": "order-7"}).of(ORDER).strict_key is None
-    assert _Drafts({"key": "order-7"}).of(message()).strict_key is None
+    assert _Drafts({"key": "order-7"}, None).of(OrderMoved(7)).strict_key == "order-7"
+    assert _Drafts({"key": "order-7"}, None).of(ORDER).strict_key is None
+    assert _Drafts({"key": "order-7"}, None).of(message()).strict_key is None
 
 
 def test_what_may_be_discarded_says_so_in_its_row(session: Session, database_url: str):
