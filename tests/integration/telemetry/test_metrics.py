@@ -22,7 +22,7 @@ from outboxkit.http import answer
 from outboxkit.http.ledger import Mismatch
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.runtime.retention import Periods, Retention
-from outboxkit.telemetry import catalogue, metrics
+from outboxkit.telemetry import catalogue, metrics, table_gauges
 from tests.integration.consumer.running_consumer import Ordered, starter
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
