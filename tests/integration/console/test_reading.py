@@ -113,6 +113,7 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"since": NOW - timedelta(days=9), "before_at": NOW - timedelta(hours=3), "before_id": 9, "limit": WINDOW},
     ),
     "newest_operations": (background.newest_operations(), {"limit": 100}),
+    "action_of_form": (actions.action_of_form(), {"form": "f" * 36}),
     "one_operation": (background.one_operation(), {"of": 7}),
     "one_action": (background.one_action(), {"of": 7}),
     "newest_requests": (

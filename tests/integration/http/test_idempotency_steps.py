@@ -1,13 +1,18 @@
 """Two runs of a request in steps, on both databases; processes that are killed are in `test_http_contract.py`."""
 
+import asyncio
+
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
 
 from outboxkit.errors import LeaseLost
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, Replay, Response
 from outboxkit.http.steps import Steps
+from outboxkit.runtime import process
 from tests.support.ledger_requests import IN_STEPS, begun, end_leases, row, told
 
 
@@ -65,3 +70,33 @@ async def test_no_transaction_is_open_during_a_call(async_engine: AsyncEngine, e
     steps = Steps(async_sessionmaker(async_engine), begun(engine, IN_STEPS))
     assert await steps.step("charge", call) == 7
     assert row(engine, "k-2") is not None
+
+
+async def test_steps_of_two_requests_end_each_other_under_no_default_isolation(
+    async_engine: AsyncEngine, engine: Engine, database_url: str
+):
+    """Both records have read the same small table when they commit: under SERIALIZABLE one of them would be refused."""
+    strict = process.engine(database_url, name="test").execution_options(isolation_level="SERIALIZABLE")
+    together = asyncio.Barrier(2)
+
+    @event.listens_for(strict.sync_engine, "begin")
+    def read_the_whole_table(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            for way in ("indexscan", "bitmapscan"):
+                connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
+
+    class Recording(Session):
+        """The session below an AsyncSession."""
+
+    @event.listens_for(Recording, "before_commit")
+    def wait_for_the_other_record(_: Session) -> None:
+        if strict.dialect.name == "postgresql":  # SQLite has one writer at a time
+            await_only(asyncio.wait_for(together.wait(), 30))
+
+    async def charged() -> str:
+        return "charged"
+
+    runs = [begun(engine, IN_STEPS), begun(engine, IN_STEPS | {"key": "k-2"})]
+    steps = [Steps(async_sessionmaker(strict, sync_session_class=Recording), run) for run in runs]
+    assert await asyncio.gather(*(each.step("charge", charged) for each in steps)) == ["charged", "charged"]
+    await strict.dispose()

@@ -212,3 +212,11 @@ async def test_what_waited_for_its_turn_was_not_sent_although_the_channel_was_cl
     opened.tracker.closed(0, "closed", connection_too=True)
     receipts = await asyncio.gather(*publishes)
     assert [each.verdict for each in receipts] == [Verdict.POSTPONED] + [Verdict.NOT_SENT] * 3
+
+
+async def test_a_confirm_behind_its_giving_up_is_left_alone():
+    answers = channel.Answers()
+    index, receipt = answers.add()
+    answers.give_up(Receipt(Verdict.UNKNOWN))
+    answers[index] = CONFIRMED
+    assert await receipt == Receipt(Verdict.UNKNOWN)
