@@ -316,13 +316,13 @@ class Consumer:
             await self._outage.ride_out(self._days.once, stop)  # the machine may have slept since
             if self._membership is not None:
                 await self._outage.ride_out(self._membership.join, stop)
-            await self._outage.ride_out(self._subscriber.connect, stop)
+            await self._outage.ride_out(self._subscriber.connect, stop, reaches=("broker",))
             if stop.is_set() or (self._watch.current is not None and drain):
                 break
             if self._watch.current is not None:
                 await self._watch.wait_for_end(stop)
                 continue
-            await self._outage.ride_out(self._start_receiving, stop)
+            await self._outage.ride_out(self._start_receiving, stop, reaches=("broker",))
             if self._registers:
                 await self._outage.ride_out(self._registration.begin, stop)  # a start that was refused leaves no trace
             if stop.is_set():

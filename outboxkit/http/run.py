@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from outboxkit.http import answer, ledger
-from outboxkit.http.answer import Fresh, InProgress, Replay, Response
+from outboxkit.http.answer import Fresh, InProgress, Mismatch, Response
 from outboxkit.http.request import RequestKey, Rules
 
 Added = tuple[tuple[str, str], ...]
@@ -68,7 +68,8 @@ class Run:
     def remember(self, session: Session, status: int, whole: Callable[[], Response]) -> Added | Response:
         """Commit the answer to an error alone, after a rollback of the work, if its status says so.
 
-        Arguments and errors are those of `end`. Returns the other run's answer if that was quicker.
+        Arguments and errors are those of `end`. If another run of the request was quicker, returns its answer, or 409
+        while it has none: it may do the work that failed here, and this error must not be taken for the outcome.
         """
         if not self._question or not self._rules.stored(status):
             return ()
@@ -76,7 +77,7 @@ class Run:
         if isinstance(outcome, Fresh):
             return self._keep(session, outcome, whole())
         ledger.roll_back(session)
-        return answer.answered(outcome) if isinstance(outcome, Replay) else ()
+        return () if isinstance(outcome, Mismatch) else answer.answered(outcome)
 
     def release(self, session: Session, *, forget: bool = False) -> None:
         """End the lease of a run that failed, so that the next one need not wait for it."""

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -33,6 +33,9 @@ with needs_extra(__name__):
     from tenacity.wait import wait_base, wait_random_exponential
 
 T = TypeVar("T")
+
+SERVERS = ("broker", "database")
+"""What may be away."""
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
@@ -155,8 +158,15 @@ class Outage:
         """Whether this one, `broker` or `database`, could not be reached when it was last needed."""
         return server in self._away
 
-    async def ride_out(self, step: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
+    async def ride_out(
+        self, step: Callable[[], Awaitable[T]], stop: asyncio.Event, *, reaches: Collection[str] = SERVERS
+    ) -> T | None:
         """The step's result, after any outage; None if `stop` was set during one.
+
+        Args:
+            step: is run again after an outage.
+            stop: ends the waiting.
+            reaches: the servers whose outage ends with a step that succeeds: it has worked with all of them.
 
         Raises:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience, or a peer refuses that was
@@ -178,7 +188,8 @@ class Outage:
                 error.peer = self._names["broker"]
             raise
         if self._away and not stop.is_set():  # else the step may have reached no server
-            self.is_over(*(away for away in tuple(self._away) if away != "broker" or self._trouble() is None))
+            over = (away for away in tuple(self._away) if away in reaches)
+            self.is_over(*(away for away in over if away != "broker" or self._trouble() is None))
         return result
 
     async def _retry(

@@ -11,6 +11,7 @@ import pytest
 import structlog
 from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import LogCapture, capture_logs
@@ -202,6 +203,25 @@ async def test_a_lost_broker_is_connected_to_again_and_the_database_asked_for_th
     assert done.outcomes == {Outcome.PROCESSED: 1}
     assert connects == ["asked for the time", *["connected"] * 2] * 3
     assert "broker is away, waiting" in [line["event"] for line in said if line["log_level"] == "warning"]
+
+
+async def test_a_broker_that_is_back_first_does_not_bring_the_database_back(bench: Bench):
+    consumer, original, seen = bench.consumer(work), bench.subscriber.connect, list[list[str]]()
+    failures = [BrokerUnavailable("gone")]
+
+    async def connect() -> None:
+        if failures:  # meanwhile another task finds that the database is away
+            consumer._outage.begins(PoolTimeout("no connection is free"))
+            raise failures.pop()
+        await original()
+
+    async def start_receiving() -> None:
+        seen.append(list(consumer._outage.errors))
+
+    bench.subscriber.connect, bench.subscriber.start_receiving = connect, start_receiving
+    await consumer.drain(bench.stop)
+    assert seen == [["database"]]
+    assert consumer._outage.errors == {}
 
 
 async def test_an_error_of_the_setup_ends_the_consumer(bench: Bench):

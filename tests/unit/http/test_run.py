@@ -40,3 +40,17 @@ def test_a_run_that_lost_its_lease_takes_nothing_from_one_whose_lease_ended_too(
         assert session.execute(ROW).one() == before
         session.rollback()
         assert [name for name, _ in later.end(session, 201, lambda: ledger.Response(201))] == ["Idempotency-Expires"]
+
+
+def test_an_error_is_not_the_outcome_while_another_run_is_at_work(engine: Engine):
+    failed, other = Run(Rules(), REQUEST, "ada"), Run(Rules(), REQUEST, "ada", LEASE)
+    refused = ledger.Response(409, (), b"sold out")
+    with Session(engine) as session:
+        assert other.begin(session) is None
+        found = failed.remember(session, 409, lambda: refused)
+        assert isinstance(found, ledger.Response)
+        assert (found.status, b"in-progress" in found.body) == (409, True)
+        other.end(session, 201, lambda: ledger.Response(201, (), b"done"))
+        found = failed.remember(session, 409, lambda: refused)
+        assert isinstance(found, ledger.Response)
+        assert (found.status, found.body) == (201, b"done")

@@ -152,6 +152,22 @@ async def test_each_server_is_said_to_go_and_to_come_back_once():
     ]
 
 
+async def test_a_step_ends_the_outages_of_those_that_it_reaches():
+    steps = Steps(GONE)
+    outage = steps.outage()
+    with capture_logs() as said:
+        outage.begins(DATABASE_GONE)
+        await outage.ride_out(steps, asyncio.Event(), reaches=("broker",))
+        assert list(outage.errors) == ["database"]
+        await outage.ride_out(steps, asyncio.Event(), reaches=("database",))
+    assert [line["event"] for line in said] == [
+        "database is away, waiting",
+        "broker is away, waiting",
+        "broker is back, work goes on",
+        "database is back, work goes on",
+    ]
+
+
 async def test_a_long_outage_is_mentioned_every_minute_with_what_is_heard_by_then():
     now = 0.0
     steps = Steps(GONE, *[BrokerUnavailable(f"refused at {second}") for second in range(10, 200, 10)])
