@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from outboxkit import defaults, inbox, statements
 from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Receipt, Verdict, arriving
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers
+from outboxkit.consumer.attempts import UNUSABLE, blame_database
 from outboxkit.consumer.decisions import decide
 from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, conflict_delay, note_conflict
 from outboxkit.consumer.threads import Threads
@@ -88,6 +89,7 @@ class DirectPublisher(Publisher):
         self._sessions = async_sessionmaker(
             engine, sync_session_class=HandlerSession, expire_on_commit=False, close_resets_only=False
         )
+        self._engine = engine
         self._threads = Threads(engine, size=1, process="relay", own=thread_engine)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in Wiring().prepare(handlers):
@@ -189,6 +191,10 @@ class DirectPublisher(Publisher):
             span.fails(cause)
         if what_is_away(cause) == "database" and not await self._is_to_blame(message):
             return Receipt(Verdict.UNKNOWN, first_line(cause))
+        try:
+            await blame_database(self._engine, cause)
+        except UNUSABLE as error:
+            return Receipt(Verdict.UNKNOWN, str(error))
         return self._logged_failure(handler, message, cause)
 
     async def _is_to_blame(self, message: Message) -> bool:

@@ -1,5 +1,6 @@
 """The building blocks of the tables: their `metadata`, moments, and columns that number rows by themselves."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,9 +18,11 @@ from sqlalchemy import (
     case,
     literal,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
 from outboxkit.message import FIRST_MOMENT, LAST_MOMENT
 
@@ -27,11 +30,33 @@ PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 """The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
 
 
+class _StoredText(sqlite.DATETIME):
+    """SQLite stores whatever it is given: what is no time is read as the first one, and keeps no other row back."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None]:
+        parse: Any = super().result_processor(dialect, coltype)
+
+        def read(value: Any) -> datetime | None:
+            try:
+                moment: datetime | None = parse(value)
+            except (TypeError, ValueError):
+                return FIRST_MOMENT
+            return moment
+
+        return read
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """A point in time: `timestamptz` on PostgreSQL, UTC text on SQLite, which has no zones. Always aware in Python."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """The type that the driver of this database knows."""
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(_StoredText())  # type: ignore[no-untyped-call]
+        return dialect.type_descriptor(DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Convert to UTC; on SQLite without the zone, so that equal moments have equal texts."""

@@ -146,3 +146,19 @@ async def test_a_relay_on_an_engine_of_ones_own_reads_every_moment_too(elsewhere
     own = create_async_engine(postgresql_url)
     assert (await Relay(own, Recorder()).drain(asyncio.Event())).published == 1
     await own.dispose()
+
+
+@pytest.mark.parametrize("stored", ["'nodate'", "''", "'29.11.2026'", "1733011200", "17.5", "x'ff00'"])
+async def test_what_sqlite_stores_as_a_moment_and_is_none_keeps_no_row_back(sqlite_url: str, stored: str):
+    engine, own = create_engine(sqlite_url), process.engine(sqlite_url, name="test")
+    moments = {"created_at": text(stored), "expires_at": text(stored), "due_at": text("'2026-13-45'")}
+    change(engine, {name: {name: moment} for name, moment in moments.items()})
+    fine = add(engine, 99)
+    recorder = Recorder()
+    await Relay(own, recorder).drain(asyncio.Event())
+    assert set(fine) <= set(recorder.arrived)
+    with engine.connect() as connection:
+        assert all(row.created_at.tzinfo is UTC for row in connection.execute(select(tables.outbox)))
+        assert all(row.created_at.tzinfo is UTC for row in connection.execute(select(tables.dead_letter)))
+    await own.dispose()
+    engine.dispose()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, insert, select
+from sqlalchemy import create_engine, insert, select, text
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -267,3 +267,11 @@ async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):
     assert [receipt.verdict for receipt in receipts] == [Verdict.UNKNOWN, Verdict.NOT_SENT]
     assert "unable to open" in str(receipts[0].reason)
     await engine.dispose()
+
+
+async def test_tables_that_are_missing_are_no_failure_of_a_message(async_engine: AsyncEngine):
+    async with async_engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE outboxkit_inbox RENAME TO elsewhere"))
+    receipt = await publish(async_engine, work)
+    assert receipt.verdict is Verdict.UNKNOWN
+    assert "outboxkit_inbox" in str(receipt.reason)
