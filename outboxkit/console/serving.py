@@ -59,6 +59,7 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            lifespan="off",  # the app has none, and a second signal would print that its task was cancelled
             timeout_graceful_shutdown=LEAVE_SECONDS,
         )
     )

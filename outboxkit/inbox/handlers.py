@@ -203,7 +203,9 @@ def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list
         )
     if required and not by_name:
         names = ", ".join(module.__name__ for module in sources)
-        raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
+        package = next((module.__name__ for module in sources if hasattr(module, "__path__")), None)
+        hint = f", or name the module of the package that has them, such as {package}.handlers" if package else ""
+        raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…"){hint}')
     return list(by_name.values())
 
 

@@ -180,8 +180,11 @@ def load_module(name: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             hint = "MODULE is a dotted name, importable from the current directory"
-            if name.endswith(".py"):
-                hint += f", without .py: {name.removesuffix('.py').replace('/', '.')}"
+            module, colon, attribute = name.partition(":")
+            if module.endswith(".py"):
+                hint += f", without .py: {module.removesuffix('.py').replace('/', '.')}"
+            elif colon:
+                hint += f", without :{attribute}: {module} is enough, all of its handlers are taken"
             raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
         text = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else first_line(error)
         raise ConfigurationError(f"module {name!r} cannot be imported: {_location(error)}{text}") from error

@@ -70,7 +70,7 @@ def check_broker(text: str) -> None:
             + (
                 f"the scheme is {scheme[:20]!r}"
                 if separator and scheme.isalnum()
-                else "it has another beginning"
+                else "it does not begin with one of these"
                 if text.strip()
                 else "it is empty"
             )

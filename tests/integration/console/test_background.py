@@ -213,3 +213,20 @@ def _waits_for_a_lock(engine: Engine) -> bool:
 def _affected(engine: Engine) -> int:
     with engine.connect() as connection:
         return int(connection.execute(select(audit.c.affected)).scalar_one())
+
+
+async def test_a_second_signal_ends_the_console_without_a_traceback(environment: dict[str, str]):
+    process = await asyncio.create_subprocess_exec(
+        *(COMMAND, "console", "--port", "0"),
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    link = (await process.stdout.readline()).decode().split()[-1]
+    async with httpx.AsyncClient() as client:
+        await client.get(link)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    _, said = await process.communicate()
+    assert "Traceback" not in said.decode()

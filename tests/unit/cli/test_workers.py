@@ -77,6 +77,11 @@ def test_a_file_in_place_of_a_module_is_told_its_name(run: Run):
     assert said.endswith("importable from the current directory, without .py: shop.handlers")
 
 
+def test_a_function_behind_a_module_is_not_needed(run: Run):
+    said = refused(run, "shop.handlers:send_receipt", "--queue", "q")
+    assert said.endswith("without :send_receipt: shop.handlers is enough, all of its handlers are taken")
+
+
 @pytest.mark.parametrize(
     ("number", "text", "reason"),
     [

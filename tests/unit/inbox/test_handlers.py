@@ -150,6 +150,13 @@ def test_no_handler_at_all_is_an_error_that_names_the_modules():
         handlers_in([module("shop.a", Line=Line), module("shop.b")])
 
 
+def test_a_package_without_handlers_is_told_to_name_its_module():
+    with pytest.raises(
+        ConfigurationError, match=r"or name the module of the package that has them, such as shop\.handlers$"
+    ):
+        handlers_in([module("shop", __path__=["shop"])])
+
+
 def test_a_proxy_that_stands_for_nothing_is_no_handler():
     class Clients:
         current = flask.current_app
