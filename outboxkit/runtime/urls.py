@@ -30,7 +30,8 @@ def check_database(text: str) -> None:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        raise ValueError(f"{DATABASES} is accepted") from None
+        reason = "" if "://" in text else "; it has no scheme://" if text.strip() else "; it is empty"
+        raise ValueError(f"{DATABASES} is accepted{reason}") from None
     backend = url.get_backend_name()
     if backend == "sqlite" and (url.host or url.username or url.port):
         raise ValueError("sqlite:///path is accepted, with three slashes, or four if the path begins at the root")

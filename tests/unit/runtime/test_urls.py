@@ -51,6 +51,9 @@ def test_what_is_shown_of_a_url(url: str, shown: str):
         ("broker_url", f"amqp://mq/,amqp://u:p@{SECRET}@mq/", "is written %40"),
         ("broker_url", f"https://u:p@{SECRET}@pay.example/", "is written %40"),
         ("broker_url", f"a:{SECRET}@mq://x", "it does not begin with one of these"),
+        ("database_url", f"shop:{SECRET}", "it has no scheme://"),
+        ("database_url", "", "it is empty"),
+        ("database_url", f"postgresql://u:{SECRET}@db:port/x", "sqlite:///path is accepted"),
         (
             "database_url",
             f"postgres://u:{SECRET}@db/x",
