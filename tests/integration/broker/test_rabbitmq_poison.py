@@ -151,7 +151,8 @@ async def test_a_connection_that_an_operator_closes_blames_nobody(small_broker: 
     await asyncio.to_thread(small_broker.execute, "rabbitmqctl", "close_all_connections", "maintenance")
     receipts = await publishing
     assert verdicts(receipts) == ["unknown", "unknown"]
-    assert "CONNECTION_FORCED - maintenance" in str(receipts[0].reason)
+    said = ("CONNECTION_FORCED - maintenance", "connection unexpectedly closed")  # the second if the socket ends first
+    assert any(text in str(receipts[0].reason) for text in said)
     proxy.release()
     await publisher.connect()
     assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
