@@ -53,7 +53,7 @@ async def blame_database(engine: AsyncEngine, cause: BaseException | None) -> No
 
 
 LAST_WORD_SECONDS = 2
-"""A stop that is at its end waits so long for the database."""
+"""The limit for a write that may fail: the note of a retry, and the undoing of a start at a stop."""
 
 
 NOTED_FROM, MOST_NOTED, ERROR_SIGNS = 2, 1000, 300
@@ -108,14 +108,14 @@ class Records:
         return await self._write(statement, {"queue": self.queue, "ids": sorted(message_ids)}, stop) is not None
 
     async def buried(self, message_id: str, stop: asyncio.Event) -> frozenset[str | None] | None:
-        """The handlers that have given the message up: a process that ended before its ack has buried it."""
+        """The handlers for which the message is a dead letter already: a process ended between that and the ack."""
         rows = await self._write(statements.dead.buried(), self._place(message_id), stop)
         return None if rows is None else frozenset(row.handler for row in rows)
 
     async def note_retry(self, arrival: Arrival, failed: Failed, attempt: int, delay: timedelta) -> None:
-        """Note that the message is tried again, for operators. The first failure costs nothing, no error matters.
+        """Note for operators that the message is tried again, from its second failed attempt on.
 
-        Nor does an outage: the next failure notes it again.
+        An error of the database is ignored, also an outage: the next failure notes the message again.
         """
         message = arrival.message
         if attempt < NOTED_FROM or not isinstance(message, Message):

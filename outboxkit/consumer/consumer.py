@@ -178,7 +178,7 @@ class Consumer:
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=name)
 
     def hold(self, keys: frozenset[str]) -> None:
-        """Handle no message of these keys from now on, and those of all others. An ordered consumer keeps them."""
+        """From now on handle no message of these keys, which an ordered consumer keeps, and those of all other keys."""
         self._held = keys
         if self._dispatcher is not None:
             self._dispatcher.hold(keys)

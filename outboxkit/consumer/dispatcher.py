@@ -58,7 +58,7 @@ class Dispatcher:
         self._drain = drain
         self._queues = KeyQueues()
         self._news = asyncio.Event()
-        self._running = _Running(self._news.set, runner.reports)
+        self._running = _RunningTasks(self._news.set, runner.reports)
         self._stuck: set[Arrival] = set()
         self._isolated = self._in_batch = self._looking = self._expects_duplicates = False
         self._batch_due = 0.0
@@ -88,7 +88,7 @@ class Dispatcher:
             raise error
 
     def hold(self, keys: frozenset[str]) -> None:
-        """Start no delivery of these keys from now on, and those of all others."""
+        """From now on start no delivery of these keys. Deliveries of other keys start, also of keys held before."""
         self._queues.held = keys
         self._news.set()
 
@@ -281,7 +281,7 @@ class Dispatcher:
         return sorted({name for arrival in arrivals for name in self._routing.names(arrival)})
 
 
-class _Running:
+class _RunningTasks:
     """The tasks that are running, their deliveries, and the errors of those that have ended.
 
     Args:

@@ -269,7 +269,10 @@ class HandlerRunner:
             each.done = frozenset(name for name in names if (name, message.id, crc) in known)
 
     def is_expected(self, error: BaseException) -> bool:
-        """Whether the error ends the flow for a reason. A cancellation that the consumer did not ask for does not."""
+        """Whether the consumer has to hear of the error: a server is away, tables or a pooler are to blame, or it ends.
+
+        A cancellation that the consumer did not ask for is a failure like any other.
+        """
         ends = isinstance(error, (BrokerUnavailable, *UNUSABLE))
         return ends or is_cancelled() or what_is_away(error, passing=TRANSIENT) is not None
 

@@ -30,9 +30,9 @@ class Agreement:
     Attributes:
         shards: the number of shards that get the queue's messages.
         members: the processes by their ids, in order, and the number of shards that each was started for.
-        draining: the queues of before that are not empty yet. Each has the keys of its last messages, or None until
-            its marker has come.
-        moved_from: the number of shards of before, until the markers are sent.
+        draining: the old queues that are not empty yet. Each has the keys of its last messages, or None until its
+            marker has come.
+        moved_from: the old number of shards, until the markers are sent.
         move: the number of the latest change.
     """
 
@@ -49,7 +49,7 @@ class Agreement:
 
     @property
     def is_open(self) -> bool:
-        """Whether the shards may be consumed: it is known which keys still have messages in queues of before."""
+        """Whether the shards may be consumed: it is known which keys still have messages in old queues."""
         return self.moved_from is None and None not in self.draining.values()
 
     def queues_of(self, member: str, queue: str) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class Agreement:
         return tuple(name for number, name in numbered if sharing[number % len(sharing)] == member)
 
     def held(self, queue: str) -> frozenset[str]:
-        """The keys whose messages in this queue wait for earlier ones in queues of before."""
+        """The keys whose messages in this queue wait for earlier ones in old queues."""
         rest = () if queue in self.draining else self.draining.values()
         return frozenset(key for keys in rest for key in keys or ())
 
@@ -112,10 +112,10 @@ class ShardSource(Protocol):
     """The number of times that it has connected."""
 
     def keys_left(self, move: int) -> tuple[str, ...] | None:
-        """The keys of messages of before this change that are not settled. None: not known yet."""
+        """The keys of unsettled messages from before this change. None: not known yet."""
 
     def follow(self, move: int, *, is_settled: bool) -> None:
-        """Know of all changes up to this one, and if it has ended; keep back what is behind a later marker."""
+        """Learn of all changes up to this one, and whether it has ended. Deliveries behind a later marker are held."""
 
 
 class PlainMember:

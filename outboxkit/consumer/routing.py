@@ -60,7 +60,8 @@ class Arrival:
         is_stuck: whether it could neither be handled nor become a dead letter, and is to be requeued after a while.
         settled: whether it was acked, requeued or copied, or the attempt to do so may have succeeded.
         requeued: whether it was given back.
-        done: the names of handlers of which one query has told that they have handled it; None: nobody has asked.
+        done: the names of handlers that have handled it before, found by one query for many deliveries; None: the query
+            has not run.
         is_duplicate: whether one of its handlers had handled it before.
         read: what a reader of foreign envelopes has found in it; None: it has not been read by one.
     """
@@ -89,12 +90,12 @@ class Arrival:
         return self.delivery.message if self.read is None else self.read
 
     async def ack(self) -> None:
-        """It is done."""
+        """Ack the delivery."""
         self.settled = True
         await self.delivery.ack()
 
     async def requeue(self) -> None:
-        """Give it back unhandled. If it is an ordered one, at a stop, the close of its subscriber does so, in order."""
+        """Give it back unhandled. One with a key stays unacked: the close of its subscriber gives it back, in order."""
         self.settled = self.requeued = True
         if self.key is None:
             await self.delivery.requeue()

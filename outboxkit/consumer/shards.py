@@ -65,7 +65,7 @@ class ShardConsumer:
     source: ShardSource
 
     def heed(self, agreement: Agreement, queue: str) -> None:
-        """Hold the keys that wait for old shards, and go on behind the markers of the changes up to this agreement."""
+        """Hold the keys that wait for old shards, and deliver what is behind the markers up to this agreement's."""
         self.consumer.hold(agreement.held(queue))
         self.source.follow(agreement.move, is_settled=agreement.is_settled)
 
@@ -73,9 +73,9 @@ class ShardConsumer:
 class ShardedConsumer:
     """A consumer of an ordered queue that is split into shards, used as a `Consumer` is.
 
-    It consumes its part of the shards and of the queue itself. One of more processes than these has nothing to do. A
-    process that ends leaves its queues to the others, within 2 s after a clean end and after `GONE` otherwise. If the
-    number of shards changes, a message waits for those of its key in the old shards.
+    It consumes its part of the shards and of the queue itself. If there are more processes than queues, some have
+    nothing to do. A process that ends leaves its queues to the others, within 2 s after a clean end and after `GONE`
+    otherwise. If the number of shards changes, a message waits for those of its key in the old shards.
 
     Args:
         engine: of the handlers' sessions; each process writes every two seconds that it is there.
@@ -102,7 +102,7 @@ class ShardedConsumer:
         self._consumer_of = consumer_of
         self.on_error: OnError | None = None
         self._member = ids.new()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningShard] = {}
         self._ended: Counter[Outcome] = Counter()
         self._bound: dict[str, int] | None = None
         self._publish_timeout = publish_timeout.total_seconds()
@@ -302,7 +302,7 @@ class ShardedConsumer:
         queues = agreement.queues_of(self._member, self._shards.queue)
         for queue in queues:
             if queue not in self._running:
-                self._running[queue] = _Running(self._make(queue), self._memory)
+                self._running[queue] = _RunningShard(self._make(queue), self._memory)
         for queue, running in self._running.items():
             running.shard.heed(agreement, queue)
             if queue not in queues:
@@ -352,7 +352,7 @@ class ShardedConsumer:
             await quit_sharing(self.engine, self._shards.queue, self._member)
 
 
-class _Running:
+class _RunningShard:
     """A consumer that runs in a task of its own, until `stop` is set."""
 
     def __init__(self, shard: ShardConsumer, memory: PayloadMemory) -> None:

@@ -64,11 +64,8 @@ def name_apart(driver: Any) -> None:
         driver.prepare_threshold = None
 
 
-class _Held:
-    """Knows whether a block of the driver, a COPY's or a pipeline, holds the connection although no task waits in it.
-
-    A call that needs the connection would then wait for the end of that block, which may never come.
-    """
+class _OwnConnection:
+    """The parts that both kinds of connections have in common."""
 
     waits = 0
     lock: Any
@@ -82,7 +79,10 @@ class _Held:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is so."""
+        """Whether a block of the driver, a COPY's or a pipeline, holds the connection, and no call waits in it.
+
+        A call that needs the connection would wait for the end of that block, which may never come.
+        """
         is_pipeline: bool = self.pgconn.pipeline_status != PipelineStatus.OFF
         return is_pipeline or (not self.waits and self.lock.locked())
 
@@ -91,7 +91,7 @@ class _Held:
         return driver_rows.first(connection, statement, parameters)
 
 
-class Connection(_Held, AsyncConnection[Any]):
+class Connection(_OwnConnection, AsyncConnection[Any]):
     """A connection for the event loop, which is not freed while a task of a handler still waits in it.
 
     Psycopg's own would be freed, and the task's next call would crash the process.
@@ -152,7 +152,7 @@ class Connection(_Held, AsyncConnection[Any]):
             await super().close()
 
 
-class ThreadConnection(_Held, psycopg.Connection[Any]):
+class ThreadConnection(_OwnConnection, psycopg.Connection[Any]):
     """A connection for threads."""
 
     @classmethod
@@ -202,7 +202,7 @@ class _SecondConnection(psycopg.Connection[Any]):
 
 
 def part_with_silent(engine: Engine) -> None:
-    """Have a connection replaced that a pool has had since before another one was found silent, or that was closed."""
+    """Have the pool replace closed connections, and those that it opened before another one was found silent."""
 
     @event.listens_for(engine, "checkout")
     def _refuse(connection: Any, _: Any, __: Any) -> None:

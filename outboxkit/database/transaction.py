@@ -108,12 +108,14 @@ def forbidden_commit(session: Session, text: str) -> Iterator[None]:
 
 
 def refuse_end(error: Exception, caller: str) -> None:
-    """Give an error of a caller that has handled the transaction itself its cure.
+    """Raise an error with a cure if the caller has tried to begin or to end the transaction itself.
 
-    The error is a trigger's, which has refused a COMMIT, or SQLAlchemy's for a second `begin()`, known by its text.
+    Args:
+        error: that of the attempt: a trigger's, which has refused a COMMIT, or SQLAlchemy's for a second `begin()`.
+        caller: the handler or the endpoint, for the text.
 
     Raises:
-        TransactionRequired: it is one of them.
+        TransactionRequired: the error is one of these two. Any other error is left alone.
     """
     if sqlstate_of(error) == NO_END:
         raise TransactionRequired(

@@ -45,7 +45,7 @@ with needs_extra(__name__):
     from anyio.lowlevel import RunVar
     from anyio.to_thread import run_sync
     from fastapi import Depends, Request
-    from fastapi import Response as Answer
+    from fastapi import Response as FastApiResponse
     from fastapi.exceptions import RequestValidationError
     from fastapi.params import Depends as Dependency
     from fastapi.routing import APIRoute
@@ -181,11 +181,11 @@ class IdempotentRoute(APIRoute):
                 exchange.refusal = problem
         return await super().handle(scope, receive, exchange.send)
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, FastApiResponse]]:
         """FastAPI's own handler, between the begin and the end of an idempotent request."""
         handler = super().get_route_handler()
 
-        async def handle(request: Request) -> Answer:
+        async def handle(request: Request) -> FastApiResponse:
             exchange: _Exchange | None = request.scope.get(_PLACE)
             if exchange is None:
                 return await handler(request)
@@ -208,7 +208,7 @@ def add_problem_handlers(app: Starlette) -> None:
     Routes of class `IdempotentRoute` do not need it; it is for others, above all those with preconditions.
     """
 
-    async def refuse(_: Request, error: Exception) -> Answer:
+    async def refuse(_: Request, error: Exception) -> FastApiResponse:
         return _sent(answer.problem_response(_problem_of(error) or preconditions.stale()))
 
     app.add_exception_handler(Problem, refuse)
@@ -252,7 +252,7 @@ class _Exchange:
         if answered is not None:
             raise _AlreadyAnswered(answered)
 
-    async def succeeded(self, answered: Answer) -> Answer:
+    async def succeeded(self, answered: FastApiResponse) -> FastApiResponse:
         """Commit the endpoint's work with its answer, or roll it back if the answer is not to be remembered."""
         run, self.run = self.run, None  # no answer to an error of the commit is remembered
         if run is not None:
@@ -262,7 +262,7 @@ class _Exchange:
         return answered
 
     async def failed(self, error: Exception) -> None:
-        """Roll back the endpoint's work."""
+        """Roll back the endpoint's work. `send` may then remember the answer to the error, under the key of `run`."""
         run, self.run = self.run, None
         if self.session is not None:
             await _on(self.session, ledger.roll_back)
@@ -271,7 +271,7 @@ class _Exchange:
                 self.run = run
 
     async def send(self, message: AsgiMessage) -> None:
-        """Pass the answer on. That to an error is remembered before, without any work, if its status says so."""
+        """Pass the answer on. That to an error is committed before, without the work, if `Rules.stored` says so."""
         if self.run is not None and self.run.fresh is not None and message["type"] == "http.response.start":
             self.start = message
         elif self.run is not None and self.start is not None:
@@ -359,7 +359,7 @@ def _operation(scope: Scope, route: APIRoute) -> str:
     return prefix + end
 
 
-def _whole(answered: Answer) -> Response:
+def _whole(answered: FastApiResponse) -> Response:
     """The answer with its body."""
     body = getattr(answered, "body", None)
     if not isinstance(body, bytes | memoryview):
@@ -370,9 +370,9 @@ def _whole(answered: Answer) -> Response:
     return Response(answered.status_code, tuple(answered.headers.items()), bytes(body))
 
 
-def _sent(response: Response) -> Answer:
+def _sent(response: Response) -> FastApiResponse:
     """An answer as Starlette sends it, byte for byte."""
-    sent = Answer(response.body, response.status)
+    sent = FastApiResponse(response.body, response.status)
     for name, value in response.headers:
         sent.headers.append(name, value)
     return sent

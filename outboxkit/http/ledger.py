@@ -136,7 +136,7 @@ def begin_request(session: Session, **question: Any) -> Judgement:
 
 
 def roll_back(session: Session) -> None:
-    """Roll back the work of an endpoint. The session is no request's any more."""
+    """Roll back the work of an endpoint. Its session belongs to no request any more."""
     session.info.pop(_REQUEST, None)
     session.rollback()
 
@@ -278,7 +278,7 @@ def _find_holder(connection: Connection, locks: Mapping[str, int]) -> InProgress
 
 
 def judge_locks(rows: Any, part: int) -> InProgress | Mismatch | None:
-    """The verdict on rows of `held_locks`, for the half that stands for this fingerprint.
+    """The outcome by the rows of `held_locks`, for the half of a lock that stands for this fingerprint.
 
     A lock without a fingerprint is not ours (a hash collision); the key counts as busy.
     """

@@ -24,7 +24,7 @@ class Run:
         request_key: the ledger's key for the request; None: it has no idempotency key, and needs none.
 
     Attributes:
-        fresh: what `begin` has taken; None: nothing.
+        fresh: the key that `begin` has taken; None: it has taken none.
     """
 
     def __init__(

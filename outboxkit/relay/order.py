@@ -1,6 +1,6 @@
 """Claimed rows and their order by key: which may go, and which wait for an earlier message of their key. Pure.
 
-Which rows to claim is decided in `shares`, for speed alone.
+`shares` chooses the keys that are claimed at all, for speed alone.
 """
 
 from collections import Counter

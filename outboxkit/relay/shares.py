@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 BLOCKED_CLAIMS = 3
 """After so many claims in a row with more than half of their rows blocked, the relay leaves their keys to others."""
 AVOID_SECONDS, LONGEST_AVOID_SECONDS, KEYS_A_SECOND = 0.25, 2.0, 1000
-"""The first time for which it does so. It doubles with each further blocked claim, so that those of many keys add up: a
-relay that froze holds all of its keys, and other messages wait behind theirs. The longest time is 2 s, and a second for
-each thousand keys if they are more."""
+"""The first time for which a relay leaves such keys to others. It doubles with each further blocked claim, to 2 s or to
+a second for each thousand keys if that is longer. So the keys of several claims add up: a relay that froze holds all
+of its keys, and other messages wait behind them."""
 
 
 class ContendedKeys:
@@ -51,7 +51,8 @@ class ContendedKeys:
 STILL_SECONDS = 2.0
 """A relay without a new transaction for 2 s loses its share. A first ready row that stays so long bounds no share."""
 STILL_LOOKS = 4
-"""A relay stands still after so many of our own claims at least: with a slow broker a batch takes longer."""
+"""So many of our own claims have to pass, too, before a relay counts as frozen: with a slow broker a batch takes longer
+than 2 s."""
 MOST_SHARES = 2
 """The maximum number of shares if the destination is a broker, which one relay can keep busy. More relays only add to
 the rows of others that each claim walks over: ten had 0.7 of the speed of one."""

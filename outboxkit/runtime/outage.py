@@ -35,7 +35,7 @@ with needs_extra(__name__):
 T = TypeVar("T")
 
 SERVERS = ("broker", "database")
-"""What may be away."""
+"""The servers that may be away."""
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]

@@ -1,7 +1,7 @@
 """The gauges of the tables: read from the database at a collection, and kept for a few seconds.
 
-They need no event loop, so that they go on while a worker hangs. They are read in a thread of
-their own, for which a collection does not wait if the database does not answer.
+They need no event loop, so that they go on while a worker hangs. They are read in a thread of their own, for which a
+collection does not wait if the database does not answer.
 """
 
 import time
@@ -56,7 +56,7 @@ class TableReader:
         self._given_up: Thread | None = None
 
     def read(self, metric: Metric) -> Iterable[Reading]:
-        """The readings of one gauge. None if the database does not answer, or if this role may not read the table."""
+        """The readings of one gauge. Empty if the database does not answer, or if this role may not read the table."""
         with self._lock:
             if self._reading is None or (self._monotonic() >= self._due and not self._reading.is_alive()):
                 self._readings = {}

@@ -1,4 +1,4 @@
-"""Publishers for RabbitMQ: messages are persistent, mandatory and confirmed, and no option turns that off."""
+"""Publisher for RabbitMQ: messages are persistent, mandatory and confirmed, and no option turns that off."""
 
 import asyncio
 import random

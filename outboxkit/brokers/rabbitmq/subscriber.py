@@ -182,11 +182,13 @@ class RabbitSubscriber(Subscriber):
         return None if None in keys else tuple(sorted(filter(None, keys)))
 
     def follow(self, move: int, *, is_settled: bool) -> None:
-        """Know of all changes up to this one: what is behind the marker of a later one is kept back until then.
+        """Learn of all changes of the number of shards up to `move`. Deliveries behind a later marker are held.
 
-        Acks their markers, now and when they come. This one's only when the change `is_settled`: until then it stands
-        in the way of a process that does not know of it, and gets the queue when this one stops. A later one is acked
-        at the second call: each change is written before its marker is sent, so it belongs to none.
+        The markers of earlier changes are acked, now or when they come. That of `move` is acked once the change
+        `is_settled`. Until then it stops a process that gets the queue after this one and does not know of the change.
+
+        Each change is written to the database before its marker is sent. So a later marker that is still unknown at the
+        second call belongs to no change: it is acked, with a warning.
         """
         self._move, self._passed, channel = move, move if is_settled else move - 1, self._channel
         if channel is None:
@@ -242,7 +244,7 @@ class RabbitSubscriber(Subscriber):
         return RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
 
     async def waiting_retries(self) -> int:
-        """The number of messages that this subscriber has put off and not received again. Nobody else's are counted."""
+        """The number of messages that this subscriber has put off and not received again; not those of others."""
         return self._waiting.total()
 
     async def lengths(self) -> Mapping[str, int]:

@@ -42,8 +42,8 @@ class StopOrPause(asyncio.Event):
 class PauseWatch:
     """The pause of one process, as far as it has seen the database.
 
-    It polls twice a second, each time on a connection from the engine's pool. While the database is away
-    it keeps what it saw last. A database in memory has one connection and no operator, and is never polled.
+    It polls twice a second, each time on a connection from the engine's pool. While the database is away it keeps what
+    it saw last. A database in memory has one connection and no operator, and is never polled.
 
     Args:
         outage: hears that the database is away, and back; None if the process asks the database often itself.

@@ -429,9 +429,10 @@ def _bind(queue: str, key: str, snapshot: Snapshot) -> str:
 
 
 RABBITMQ_4_DELIVERIES = 20
-"""The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Before there is none."""
+"""The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Earlier versions have none."""
 ENOUGH_DELIVERIES = 100
-"""A delivery limit that is high enough for an ordered queue, too: no fresh copy takes the place of its messages."""
+"""The lowest delivery limit of an ordered queue without a finding. Its messages are never replaced by fresh copies, so
+that all of their deliveries count."""
 
 
 def _knows_limits(snapshot: Snapshot) -> bool:
