@@ -190,7 +190,8 @@ async def test_a_console_that_stops_while_it_renews_its_lease_counts_once(
     leaving.wake()
     with pg_engine.connect() as holder:
         await until(lambda: _leased(pg_engine))
-        holder.execute(select(operation).with_for_update())
+        # in a thread: the row may be locked by a renewal, which needs this event loop to commit
+        await asyncio.to_thread(holder.execute, select(operation).with_for_update())
         leaving.may.set()
         await until(lambda: _waits_for_a_lock(pg_engine))
         closing = asyncio.create_task(leaving.close())
