@@ -22,7 +22,7 @@ from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.inbox_days import InboxDays
 from outboxkit.consumer.membership import PlainMember, ShardSource
-from outboxkit.consumer.memory import PayloadMemory
+from outboxkit.consumer.payload_memory import PayloadMemory
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports
 from outboxkit.consumer.routing import Routing

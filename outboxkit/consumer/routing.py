@@ -12,7 +12,7 @@ from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.payloads import plain_size
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import ConsumerPolicy, Decision
-from outboxkit.consumer.memory import counter
+from outboxkit.consumer.payload_memory import counter
 from outboxkit.events import is_pydantic
 from outboxkit.inbox import Handler
 from outboxkit.message import Message
