@@ -29,6 +29,12 @@ ATTEMPTS = 10
 INBOX_RETENTION = timedelta(days=14)
 """The time for which the inbox remembers a message, which has to exceed the time that retries take."""
 
+REQUEST_RETENTION = timedelta(hours=24)
+"""The time for which the answer to a request with an idempotency key is remembered."""
+
+LEASE = timedelta(minutes=1)
+"""The time after which another run takes over a request in steps, or an effect, whose run has not gone on."""
+
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Bytes of a delivery's payload, at most: four times the largest one that `outbox.add` takes by default."""
 

@@ -15,7 +15,7 @@ from outboxkit.operators.handlers import forget_queue, forget_shards
 from outboxkit.runtime import known_handlers
 from outboxkit.runtime.known_handlers import KnownHandler
 from outboxkit.runtime.settings import Settings
-from outboxkit.statements.activity import NEVER
+from outboxkit.statements.handlers import NEVER
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the consumer.")]
 COLUMNS = {"queue": "whole", "handler": "whole", "last seen": "whole", "types": "folded", "function": "folded"}

@@ -47,7 +47,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
         if begun.process == workers.RELAY:
             known = connection.execute(statements.status.destinations(), FEW).scalars().all()
         else:
-            known = connection.execute(statements.activity.of_all_queues()).scalars().all()
+            known = connection.execute(statements.handlers.of_all_queues()).scalars().all()
         return begun, list(known)
 
     begun, known = in_transaction(settings, "pause", begin, only_reads=False)

@@ -21,7 +21,7 @@ from outboxkit.operators.replay import KeptMessages, Replayed, ReplaySelection, 
 from outboxkit.runtime.known_handlers import read_handlers
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
-from outboxkit.statements.activity import NEVER
+from outboxkit.statements.handlers import NEVER
 
 Queue = Annotated[str, typer.Option("--to-queue", metavar="NAME", help="The queue to publish to. It must exist.")]
 IdsFile = Annotated[

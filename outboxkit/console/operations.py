@@ -172,7 +172,7 @@ async def replay(visit: Visit) -> Response:
 
 def _queues(connection: Connection) -> list[str]:
     schema.check_readable(connection)
-    return [row.queue for row in connection.execute(statements.activity.of_all_queues())]
+    return [row.queue for row in connection.execute(statements.handlers.of_all_queues())]
 
 
 def _replayer(visit: Visit, selection: ReplaySelection, queue: str) -> Replayer:

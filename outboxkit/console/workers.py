@@ -55,7 +55,7 @@ def _groups(connection: Connection) -> Sequence[WorkerGroup]:
     def group(kind: str, name: str) -> WorkerGroup:
         return groups.setdefault((kind, name), WorkerGroup(kind, name))
 
-    for row in connection.execute(statements.activity.of_all_queues()):
+    for row in connection.execute(statements.handlers.of_all_queues()):
         group(CONSUMER, row.queue)
     for worker in read_workers(connection):
         group(worker.kind, worker.name).workers.append(worker)

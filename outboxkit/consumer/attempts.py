@@ -92,19 +92,19 @@ class Records:
 
     async def start(self, message_id: str, stop: asyncio.Event) -> AttemptRecord | None:
         """Record that a handler of the message is about to be called."""
-        statement = statements.inbox.start(self.engine.dialect.name)
+        statement = statements.attempts.start(self.engine.dialect.name)
         rows = await self._write(statement, self._place(message_id), stop)
         return AttemptRecord(*rows[0]) if rows else None
 
     async def fail(self, message_id: str, failed: int, stop: asyncio.Event) -> AttemptRecord | None:
         """Record that the start has ended, with the failure of this number, from 1."""
-        statement = statements.inbox.fail(self.engine.dialect.name)
+        statement = statements.attempts.fail(self.engine.dialect.name)
         rows = await self._write(statement, self._place(message_id) | {"failed": failed}, stop)
         return AttemptRecord(0, *rows[0]) if rows else None
 
     async def forget(self, *message_ids: str, stop: asyncio.Event) -> bool:
         """Record that the starts of these messages have ended, and that nothing more is to be known."""
-        statement = statements.inbox.forget_attempts(self.engine.dialect.name)
+        statement = statements.attempts.forget_attempts(self.engine.dialect.name)
         return await self._write(statement, {"queue": self.queue, "ids": sorted(message_ids)}, stop) is not None
 
     async def buried(self, message_id: str, stop: asyncio.Event) -> frozenset[str | None] | None:
@@ -132,7 +132,7 @@ class Records:
         }
         with suppress(SQLAlchemyError, OSError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS):
-                await self._execute(statements.inbox.note_retry(self.engine.dialect.name), row)
+                await self._execute(statements.attempts.note_retry(self.engine.dialect.name), row)
 
     async def call_off(self, message_id: str, known: AttemptRecord, stop: asyncio.Event) -> None:
         """Undo the start of a message at a stop, within two seconds if possible."""
@@ -142,7 +142,7 @@ class Records:
                 if known == _STARTED_ONCE:
                     await self.forget(message_id, stop=stop)
                 else:
-                    await self._write(statements.inbox.call_off(), row, stop)
+                    await self._write(statements.attempts.call_off(), row, stop)
 
     async def bury(self, arrival: Arrival, failed: Failed, stop: asyncio.Event, *, attempts: int) -> bool:
         """Put the message among the dead letters, once for each handler, count them and say so.

@@ -13,8 +13,9 @@ from structlog.typing import FilteringBoundLogger
 from outboxkit import inbox
 from outboxkit.consumer.attempts import NOTED_FROM
 from outboxkit.consumer.decisions import Decision
-from outboxkit.consumer.handle import BLAMELESS, HandlerRunner
+from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.routing import Arrival
+from outboxkit.consumer.transactions import BLAMELESS
 from outboxkit.errors.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
 from outboxkit.inbox.run_batch import COMMITTED, traced

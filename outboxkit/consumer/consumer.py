@@ -19,14 +19,15 @@ from outboxkit.codec.envelopes import Reader
 from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
-from outboxkit.consumer.handle import HandlerRunner, Transactions
+from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.inbox_days import InboxDays
 from outboxkit.consumer.membership import PlainMember, ShardSource
-from outboxkit.consumer.memory import PayloadMemory
+from outboxkit.consumer.payload_memory import PayloadMemory
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.threads import Threads
+from outboxkit.consumer.transactions import Transactions
 from outboxkit.consumer.watchdog import Watchdog
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.errors.failures import first_line

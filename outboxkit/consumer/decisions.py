@@ -10,7 +10,7 @@ from outboxkit.codec.envelopes import reader_for
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import HANDLERS, MOST_ATTEMPTS, encode_foreign_headers
 from outboxkit.codec.rows import NUMBERS, TEXTS
-from outboxkit.consumer.memory import GROWTH
+from outboxkit.consumer.payload_memory import GROWTH
 from outboxkit.errors import ConfigurationError, DecodeError, NewerVersion, Reject, Retry
 from outboxkit.errors.failures import first_line, first_line_of, forget_values, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome

@@ -22,8 +22,8 @@ from outboxkit.brokers import CONFIRMED, LONGEST_WAIT, KeyGate, Publisher, Recei
 from outboxkit.codec.headers import DeliveryHeaders, read_delivery_headers
 from outboxkit.consumer.attempts import UNUSABLE, blame_database
 from outboxkit.consumer.decisions import decide
-from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, conflict_delay, note_conflict
 from outboxkit.consumer.threads import Threads
+from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, conflict_delay, note_conflict
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.errors.failures import first_line, printable

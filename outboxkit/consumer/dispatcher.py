@@ -9,9 +9,10 @@ import structlog
 from outboxkit.brokers import Delivery, Subscriber
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.handle import STUCK_SECONDS, HandlerRunner
-from outboxkit.consumer.memory import ROOM, SMALL, PayloadMemory
+from outboxkit.consumer.key_queues import KeyQueues
+from outboxkit.consumer.payload_memory import ROOM, SMALL, PayloadMemory
 from outboxkit.consumer.reports import Reports
-from outboxkit.consumer.routing import Arrival, KeyQueues, Mode
+from outboxkit.consumer.routing import Arrival, Mode
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.errors.failures import first_line
 from outboxkit.message import Message

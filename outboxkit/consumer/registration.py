@@ -63,7 +63,7 @@ class Registration:
             async with self._engine.begin() as connection:
                 known = await connection.run_sync(known_handlers.read_handlers)
                 # Another queue may record those that this one has no longer. Committed first: locks in no order.
-                retired = statements.activity.retire_handlers(self._names)
+                retired = statements.handlers.retire_handlers(self._names)
                 await connection.execute(retired, {"of_queue": storable(self._queue)})
             await self._record()
             shared = await self._compare() if self._rows else []
@@ -102,7 +102,7 @@ class Registration:
     async def _record(self) -> None:
         if self._rows:
             async with self._engine.begin() as connection:
-                await connection.execute(statements.activity.register_handlers(connection.dialect.name), self._rows)
+                await connection.execute(statements.handlers.register_handlers(connection.dialect.name), self._rows)
 
     async def _compare(self) -> list[known_handlers.SharedName]:
         """The names that stand here and elsewhere, for types that both take."""

@@ -25,7 +25,7 @@ from outboxkit.consumer.membership import (
     quit_sharing,
     write_agreement,
 )
-from outboxkit.consumer.memory import PayloadMemory
+from outboxkit.consumer.payload_memory import PayloadMemory
 from outboxkit.consumer.reports import Consumed, OnError
 from outboxkit.consumer.several import Consumers
 from outboxkit.consumer.watchdog import Watchdog

@@ -78,7 +78,7 @@ class _OwnConnection:
     options: Mapping[str, Any] = MappingProxyType({})
 
     @property
-    def is_held(self) -> bool:
+    def is_in_block(self) -> bool:
         """Whether a block of the driver, a COPY's or a pipeline, holds the connection, and no call waits in it.
 
         A call that needs the connection would wait for the end of that block, which may never come.
@@ -126,7 +126,7 @@ class Connection(_OwnConnection, AsyncConnection[Any]):
 
     async def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
-        if self.is_held:
+        if self.is_in_block:
             _hang_up(self)
             return
         if self.ending is None and self.pgconn.transaction_status != TransactionStatus.ACTIVE:
@@ -184,7 +184,7 @@ class ThreadConnection(_OwnConnection, psycopg.Connection[Any]):
 
     def rollback(self) -> None:
         """Roll back, and reset the session after a handler."""
-        if self.is_held:
+        if self.is_in_block:
             _hang_up(self)
             return
         if self.ending is None and self.pgconn.transaction_status != TransactionStatus.ACTIVE:

@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
+from outboxkit import defaults
 from outboxkit.codec import payloads
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.effects.record import (
@@ -66,7 +67,7 @@ def once(
     call: Callable[[], Any] | None = None,
     *,
     on_unknown: OnUnknown,
-    lease: timedelta = timedelta(minutes=1),
+    lease: timedelta = defaults.LEASE,
     certain: Errors = (),
 ) -> Effect | Coroutine[Any, Any, Effect]:
     """Make a call that must not be made twice, unless it was made: then return what it returned.

@@ -1,1 +1,1 @@
-"""HTTP endpoints: idempotent requests and their ledger, preconditions, and problem details."""
+"""Requests that come in: idempotent ones and their ledger, preconditions, problems. Calls go out in `brokers/http`."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 
 from sqlalchemy.orm import Session
 
-from outboxkit import ids
+from outboxkit import defaults, ids
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.errors import ConfigurationError, LeaseLost
 from outboxkit.http import answer
@@ -118,7 +118,7 @@ class IdempotencyMiddleware:
         *,
         principal: Principal | None,
         when: Callable[[Scope], bool] = changes_something,
-        lease: timedelta = timedelta(minutes=1),
+        lease: timedelta = defaults.LEASE,
         **rules: Unpack[IdempotencyOptions],
     ) -> None:
         self._app = app

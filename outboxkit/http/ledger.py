@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import ids, schema, tables
+from outboxkit import defaults, ids, schema, tables
 from outboxkit.database import transaction
 from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
 from outboxkit.http.answer import Fresh, InProgress, Judgement, Mismatch, Replay, Response, columns_of, response_of
@@ -22,7 +22,6 @@ from outboxkit.statements import idempotency as statements
 from outboxkit.statements.dialects import is_server
 
 __all__ = [
-    "DEFAULT_RETENTION",
     "Fresh",
     "InProgress",
     "Judgement",
@@ -36,8 +35,6 @@ __all__ = [
 
 REQUESTS_LOGGER = logging.getLogger("outboxkit.http")
 """A standard logger, for what an operator should know of requests."""
-DEFAULT_RETENTION = timedelta(hours=24)
-"""The retention of an answer, unless the caller gives another."""
 LENGTH = 255
 """Characters of a scope, a principal and a key."""
 
@@ -63,7 +60,7 @@ def begin(
     principal: str | None,
     key: str,
     fingerprint: bytes,
-    retention: timedelta = DEFAULT_RETENTION,
+    retention: timedelta = defaults.REQUEST_RETENTION,
     lease: timedelta | None = None,
 ) -> Judgement:
     """Take the key for this request, or return the outcome of the request that has it.

@@ -8,10 +8,11 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypedDict
 from urllib.parse import quote
 
+from outboxkit import defaults
 from outboxkit.errors import ConfigurationError
 from outboxkit.http import problems
 from outboxkit.http.answer import is_stored
-from outboxkit.http.ledger import DEFAULT_RETENTION, LENGTH, check_span
+from outboxkit.http.ledger import LENGTH, check_span
 from outboxkit.telemetry import catalogue, metrics
 
 Scope = MutableMapping[str, Any]
@@ -54,7 +55,7 @@ class Rules:
     """
 
     required: bool = True
-    retention: timedelta = DEFAULT_RETENTION
+    retention: timedelta = defaults.REQUEST_RETENTION
     max_body: int = MEBIBYTE
     max_response: int = MEBIBYTE
     stored: Callable[[int], bool] = is_stored

@@ -223,7 +223,7 @@ def call(
         except (SystemExit, KeyboardInterrupt) as error:  # they end the process
             error.add_note(f"in handler {handler.name!r}, with message {message.id!r} of type {message.type!r}")
             raise
-        if getattr(driver, "is_held", False):
+        if getattr(driver, "is_in_block", False):
             raise RuntimeError(
                 f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
                 "in the handler, by `with` or `async with`"

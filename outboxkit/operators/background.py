@@ -122,14 +122,14 @@ def stop_operation(connection: Connection, number: int, *, by: str) -> bool:
 
 def read_operations(connection: Connection) -> list[Operation]:
     """The operations that have not ended, the newest first."""
-    now = connection.execute(statements.published.moment(connection.dialect.name)).scalar_one()
+    now = connection.execute(statements.server.moment(connection.dialect.name)).scalar_one()
     rows = connection.execute(sql.background.newest_operations(), {"limit": MOST_SHOWN})
     return [_progress(row, now) for row in rows]
 
 
 def read_operation(connection: Connection, number: int) -> Operation | audit.AuditedAction | None:
     """An operation's progress, or its outcome if it has ended."""
-    now = connection.execute(statements.published.moment(connection.dialect.name)).scalar_one()
+    now = connection.execute(statements.server.moment(connection.dialect.name)).scalar_one()
     row = connection.execute(sql.background.one_operation(), {"of": number}).one_or_none()
     return audit.read_action(connection, number) if row is None else _progress(row, now)
 

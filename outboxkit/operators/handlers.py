@@ -11,7 +11,7 @@ from outboxkit.message import storable
 from outboxkit.operators import audit
 from outboxkit.runtime.known_handlers import read_handlers
 from outboxkit.runtime.sources import Shards
-from outboxkit.statements import activity, shards
+from outboxkit.statements import handlers, shards
 
 
 def forget_queue(connection: Connection, queue: str, *, by: str | None = None) -> list[str]:
@@ -30,7 +30,7 @@ def forget_queue(connection: Connection, queue: str, *, by: str | None = None) -
         raise ConfigurationError(
             f"a consumer of queue {queue!r} is connected, and would register its handlers again: stop it first"
         )
-    connection.execute(activity.forget_handlers(forgotten), {"of_queue": storable(queue)})
+    connection.execute(handlers.forget_handlers(forgotten), {"of_queue": storable(queue)})
     operator, count = audit.who(connection, by), len(forgotten)
     audit.record_action(connection, "handlers forget", {"queue": queue}, by=operator, count=count, result=audit.DONE)
     return forgotten

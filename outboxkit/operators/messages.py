@@ -15,7 +15,7 @@ from outboxkit.operators.trace.reading import TraceQuery, read_messages
 from outboxkit.operators.trace.reasons import because
 from outboxkit.statements import status
 from outboxkit.statements.dialects import is_server
-from outboxkit.statements.published import moment
+from outboxkit.statements.server import moment
 
 __all__ = [
     "Choice",

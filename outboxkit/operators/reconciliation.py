@@ -22,8 +22,8 @@ from outboxkit.operators import sql
 from outboxkit.runtime import urls
 from outboxkit.runtime.known_handlers import KnownHandler, read_handlers
 from outboxkit.schema import partitions
-from outboxkit.statements.activity import NEVER
 from outboxkit.statements.dialects import is_server
+from outboxkit.statements.handlers import NEVER
 from outboxkit.telemetry import catalogue
 
 PAGE = 5_000

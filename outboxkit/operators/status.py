@@ -182,8 +182,8 @@ def read_figures(connection: Connection, now: datetime) -> Figures:
 
 
 def _unconsumed(connection: Connection, consumed: Collection[str]) -> tuple[str, ...]:
-    known = connection.execute(statements.activity.of_all_queues())
-    return tuple(row.queue for row in known if row.last_seen > statements.activity.NEVER and row.queue not in consumed)
+    known = connection.execute(statements.handlers.of_all_queues())
+    return tuple(row.queue for row in known if row.last_seen > statements.handlers.NEVER and row.queue not in consumed)
 
 
 def _inbox(connection: Connection) -> Inbox:

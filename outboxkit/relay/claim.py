@@ -133,7 +133,7 @@ class Claimer:
             beside: the batch that this relay is publishing at the moment. What it sends does not block later rows of
                 the same keys, and rows that it holds and does not send block them.
         """
-        blocked, own_rows = (beside.blocked, [*beside.send, *beside.expired]) if beside is not None else ((), [])
+        blocked, own_rows = (beside.blocked_rows, [*beside.send, *beside.expired]) if beside is not None else ((), [])
         connection = await self._engine.connect()
         try:
             await connection.begin()
@@ -149,8 +149,8 @@ class Claimer:
         batch = Batch(connection, rows)
         batch.plan(predecessors, now=now)
         if rows:
-            self._contended.saw(len(rows), batch.blocked)
-        batch.is_last = is_few and not batch.blocked and not self.leaves_rows
+            self._contended.saw(len(rows), batch.blocked_rows)
+        batch.is_last = is_few and not batch.blocked_rows and not self.leaves_rows
         return batch
 
     async def _find_share(self, connection: AsyncConnection) -> None:

@@ -135,7 +135,7 @@ class Settlement:
         waiting: positions that wait behind an earlier one of their key, by the time until which they wait.
         parked: positions to park behind a dead one of their key.
         unknown: the reasons for which receipts are missing.
-        blocked: keys that cannot go on now, with the time from which they may, if it is known.
+        blocked_until: keys that cannot go on now, with the time from which they may, if it is known.
     """
 
     published: list[int] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Settlement:
     waiting: dict[datetime, list[int]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    blocked: dict[str, datetime | None] = field(default_factory=dict)
+    blocked_until: dict[str, datetime | None] = field(default_factory=dict)
 
     @property
     def answered(self) -> bool:
@@ -237,12 +237,12 @@ def _may_be_discarded(row: ClaimedRow, policy: RelayPolicy) -> bool:
 
 def _block(settlement: Settlement, row: ClaimedRow, until: datetime | None) -> None:
     if row.message.key is not None:
-        settlement.blocked.setdefault(row.message.key, until)
+        settlement.blocked_until.setdefault(row.message.key, until)
 
 
 def _wait(settlement: Settlement, row: ClaimedRow, now: datetime) -> None:
     key = row.message.key
-    due_at = settlement.blocked.get(key) if key is not None else None
+    due_at = settlement.blocked_until.get(key) if key is not None else None
     if due_at == PARKED:
         settlement.parked.append(row.position)
     elif due_at is not None and due_at > now:

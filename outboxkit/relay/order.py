@@ -67,7 +67,7 @@ class Batch:
         send: rows to publish, in position order.
         waiting: positions that wait, by the time until which they do.
         parked: positions to park if their key is still parked then: an operator may be releasing it.
-        blocked: the number of rows of each key that are in no list.
+        blocked_rows: the number of rows of each key that are in no list.
         is_last: whether it has so few rows that no more are ready: later ones are announced, or found by a query.
     """
 
@@ -77,7 +77,7 @@ class Batch:
     expired: list[ClaimedRow] = field(default_factory=list)
     waiting: dict[datetime, list[int]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
-    blocked: Counter[str] = field(default_factory=Counter)
+    blocked_rows: Counter[str] = field(default_factory=Counter)
     is_last: bool = False
 
     def plan(self, predecessors: Mapping[str, Predecessors], *, now: datetime) -> None:
@@ -97,7 +97,7 @@ class Batch:
             elif (due := blocked[key]) == PARKED:
                 self.parked.append(row.position)
             elif due is None or due <= now:
-                self.blocked[key] += 1
+                self.blocked_rows[key] += 1
             else:
                 self.waiting.setdefault(due, []).append(row.position)
         self.send = send
@@ -110,11 +110,11 @@ def _is_blocked(row: ClaimedRow, earlier: Predecessors, batch: Batch) -> bool:
         if earlier.due_at == PARKED:
             batch.parked.append(row.position)
         elif row.due_at is not None and row.due_at >= earlier.due_at:  # the earlier one is due: another relay has it
-            batch.blocked[str(row.message.key)] += 1
+            batch.blocked_rows[str(row.message.key)] += 1
         else:
             batch.waiting.setdefault(earlier.due_at, []).append(row.position)
     elif earlier.ready_at is not None and earlier.ready_at < row.position:
-        batch.blocked[str(row.message.key)] += 1
+        batch.blocked_rows[str(row.message.key)] += 1
     else:
         return False
     return True

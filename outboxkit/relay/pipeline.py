@@ -133,7 +133,7 @@ class Pipeline:
             if not settlement.answered:
                 raise BrokerUnavailable(settlement.unknown[0])
         elif self._next is not None:
-            self._next.drop_behind(settlement.blocked, now=self._clock())
+            self._next.drop_behind(settlement.blocked_until, now=self._clock())
 
     async def _end(self, batch: Batch) -> bool:
         """End a batch that has nothing to publish, which unlocks its rows. Returns whether any was held or parked."""

@@ -345,6 +345,6 @@ class Relay:
         """The number of rows that are still due, and of those that wait for a later time."""
         parameters = {"destination": self.destination}
         async with self.engine.connect() as connection:
-            blocked = (await connection.execute(statements.claim.count_due(as_of), parameters)).scalar_one()
+            still_due = (await connection.execute(statements.claim.count_due(as_of), parameters)).scalar_one()
             later = (await connection.execute(statements.claim.count_later(as_of), parameters)).scalar_one()
-        return blocked, later
+        return still_due, later

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping
 
 from outboxkit.database.session_names import may_be_of_queue
 from outboxkit.errors.figures import printable_name, shell_word, span
-from outboxkit.statements import activity
+from outboxkit.statements import activity, handlers
 from outboxkit.statements.dialects import is_server
 
 _SHARD = re.compile(r"(\.\d+)+$")
@@ -108,19 +108,19 @@ def consume_command(queue: str, *, shards: int | None = None, ordered: bool = Fa
 
 def read_handlers(connection: Connection) -> list[KnownHandler]:
     """The handlers of all queues."""
-    return _known(connection, connection.execute(activity.of_all_handlers()).mappings())
+    return _known(connection, connection.execute(handlers.of_all_handlers()).mappings())
 
 
 def read_shared(connection: Connection, now: datetime) -> list[SharedName]:
     """The names that several queues' consumers had within a day, for the same types."""
-    rows = connection.execute(activity.of_several_queues(now - activity.SEEN)).mappings()
+    rows = connection.execute(handlers.of_several_queues(now - handlers.SEEN)).mappings()
 
     def has_handled(name: str) -> bool:
-        return bool(connection.execute(activity.has_handled(), {"handler": name}).scalar_one())
+        return bool(connection.execute(handlers.has_handled(), {"handler": name}).scalar_one())
 
     shared = list[SharedName]()
-    handlers = sorted(_known(connection, rows), key=attrgetter("handler", "queue"))
-    for name, group in groupby(handlers, key=attrgetter("handler")):
+    known = sorted(_known(connection, rows), key=attrgetter("handler", "queue"))
+    for name, group in groupby(known, key=attrgetter("handler")):
         types, places = set[str](), dict[str, KnownHandler]()
         for one, other in permutations(group, 2):
             common = None if one.types is None or other.types is None else set(one.types) & set(other.types)

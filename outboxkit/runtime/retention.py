@@ -157,13 +157,13 @@ class Retention:
 
     async def _prune(self, done: Pruned, now: datetime) -> None:
         """Effects go first, while the inbox still tells what was handled."""
-        dialect, of = self._engine.dialect.name, statements.published
+        dialect, of = self._engine.dialect.name, statements.retention
         before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
         await self._delete(done, "effects", lambda limit: of.prune_effects(dialect, before, limit))
         await self._prune_inbox(done, now, before)
         await self._prune_dead(done, now)
         async with self._engine.begin() as connection:
-            await connection.execute(statements.activity.prune_handlers(before))
+            await connection.execute(statements.retention.prune_handlers(before))
         await self._delete(done, "idempotency", lambda limit: of.prune_idempotency(dialect, now, limit))
         await self._prune_published(done, now)
 
@@ -196,12 +196,12 @@ class Retention:
             return
         async with self._engine.connect() as plain:
             connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
-            alone = bool((await connection.execute(statements.published.try_prune_lock())).scalar_one())
+            alone = bool((await connection.execute(statements.retention.try_prune_lock())).scalar_one())
             try:
                 yield alone
             finally:
                 if alone:
-                    await connection.execute(statements.published.release_prune_lock())
+                    await connection.execute(statements.retention.release_prune_lock())
 
     async def _prune_inbox(self, done: Pruned, now: datetime, before: datetime) -> None:
         """Expired days are dropped first; partitions are then created only for rows that must stay."""
@@ -210,8 +210,8 @@ class Retention:
             dropped = await partitions.drop_before(connection, before, INBOX)
         done.note(dropped)
         done.inbox_days_dropped = dropped.emptied
-        await self._delete(done, "inbox", lambda limit: statements.inbox.prune_inbox(dialect, before, limit))
-        await self._delete(done, "attempts", lambda limit: statements.inbox.prune_attempts(before, limit))
+        await self._delete(done, "inbox", lambda limit: statements.retention.prune_inbox(dialect, before, limit))
+        await self._delete(done, "attempts", lambda limit: statements.retention.prune_attempts(before, limit))
         async with self._engine.connect() as connection:
             done.inbox_days_made = done.note(await partitions.make_ahead(connection, INBOX, now))
             first, last = before - UNPLACED_BEHIND, now + UNPLACED_AHEAD
@@ -223,7 +223,7 @@ class Retention:
         before, deleted = now - self._periods.dead, self._batch_size
         while deleted == self._batch_size:
             async with self._engine.begin() as connection:
-                statement: ReturningDelete[Any] = statements.published.prune_dead(before, self._batch_size)
+                statement: ReturningDelete[Any] = statements.retention.prune_dead(before, self._batch_size)
                 resolutions = (await connection.execute(statement)).scalars().all()
             deleted = len(resolutions)
             done.dead += deleted
@@ -233,14 +233,14 @@ class Retention:
     async def _prune_published(self, done: Pruned, now: datetime) -> None:
         if self._periods.published is None:
             async with self._engine.connect() as connection:
-                done.untouched = (await connection.execute(statements.published.any_published())).first() is not None
+                done.untouched = (await connection.execute(statements.retention.any_published())).first() is not None
             return
         before, dialect = now - self._periods.published, self._engine.dialect.name
         async with self._engine.connect() as connection:
             done.days_made = done.note(await partitions.make_ahead(connection, now=now))
             done.days_dropped = done.note(await partitions.drop_before(connection, before))
         await self._delete(
-            done, "published", lambda limit: statements.published.prune_published(dialect, before, limit)
+            done, "published", lambda limit: statements.retention.prune_published(dialect, before, limit)
         )
 
     async def _delete(self, done: Pruned, counter: str, statement: Callable[[int], Delete]) -> None:

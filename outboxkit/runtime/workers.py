@@ -34,7 +34,7 @@ from outboxkit.errors.sqlstates import TRANSIENT, sqlstate_of
 from outboxkit.message import DEFAULT_DESTINATION, NAME_LIMIT, storable
 from outboxkit.runtime.outage import what_is_away
 from outboxkit.statements.dialects import is_server
-from outboxkit.statements.published import moment
+from outboxkit.statements.server import moment
 
 RELAY, CONSUMER, RETENTION = "relay", "consumer", "retention"
 """The kinds of workers. The relays of a destination and the consumers of a queue can be paused."""

@@ -71,7 +71,7 @@ _REPAIRABLE = ("partition", "index", "trigger")
 
 def missing(connection: Connection) -> list[Part]:
     """The parts that tables of this version should have and do not, in the connection's own search path."""
-    existing = {Part(*row) for row in connection.execute(statements.activity.existing_parts(connection.dialect.name))}
+    existing = {Part(*row) for row in connection.execute(statements.schema.existing_parts(connection.dialect.name))}
     tables = {part.table for part in existing}
     expected = _expected(divided=is_server(connection.dialect.name))
     return [part for part in expected if part not in existing and (part.kind == "table" or part.table in tables)]
@@ -156,7 +156,7 @@ def installed(connection: Connection) -> int:
     """
     if not inspect(connection).has_table(tables.schema_version.name):
         return 0
-    version = connection.execute(statements.activity.current_version()).scalar_one_or_none()
+    version = connection.execute(statements.schema.current_version()).scalar_one_or_none()
     if version is None:
         raise SchemaError(
             f"{tables.schema_version.name} is empty, so the version of the tables is unknown. If Alembic's "

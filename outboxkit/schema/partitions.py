@@ -129,7 +129,7 @@ async def drop_before(
 
 async def clock(connection: AsyncConnection) -> datetime:
     """The time by the database's clock."""
-    now: datetime = (await connection.execute(statements.published.moment(connection.dialect.name))).scalar_one()
+    now: datetime = (await connection.execute(statements.server.moment(connection.dialect.name))).scalar_one()
     return now
 
 

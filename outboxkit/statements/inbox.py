@@ -1,47 +1,35 @@
-"""The inbox: records of handled messages and of starts that may have killed a consumer, and their deletion in time."""
+"""The inbox: records of handled messages."""
 
-from datetime import datetime
 from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Delete,
     Insert,
     Integer,
     Select,
     String,
-    Update,
     bindparam,
     case,
     cast,
-    column,
-    delete,
     false,
     func,
     insert,
     literal_column,
     select,
-    table,
     true,
-    tuple_,
-    update,
 )
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.types import TypeEngine
 
 from outboxkit.statements.dialects import (
     among,
-    among_found,
-    has_one_writer,
     insert_into,
     is_server,
     latest_time,
     lists,
-    row_id,
-    unplaced_rows,
 )
-from outboxkit.tables import UtcDateTime, attempt, inbox, schema_version
+from outboxkit.tables import UtcDateTime, inbox, schema_version
 
 _KEY = [inbox.c.handler, inbox.c.message_id]
 _OIDS: ColumnElement[str] = literal_column(
@@ -192,107 +180,3 @@ def probe_writable() -> Insert:
     columns = inbox.c.handler, inbox.c.message_id, inbox.c.type
     none = select(*(literal_column("''", type_=column.type) for column in columns)).where(false())
     return insert(inbox).from_select(columns, none, include_defaults=False)
-
-
-def prune_inbox(dialect: str, before: datetime, limit: int) -> Delete:
-    """Delete at most `limit` rows with `processed_at` before this time that are in no day's partition.
-
-    Index: outboxkit_inbox_processed on PostgreSQL; none on SQLite, where the scan stops at the limit. Locks: the rows
-    that it deletes.
-    """
-    rows = table(unplaced_rows(dialect, inbox), column("processed_at", UtcDateTime))
-    old = select(row_id(dialect)).select_from(rows).where(rows.c.processed_at < before).limit(limit)
-    old = old if has_one_writer(dialect) else old.order_by(rows.c.processed_at)
-    return delete(rows).where(among_found(dialect, row_id(dialect), old))
-
-
-_ROW_KEY = list(attempt.primary_key)
-_COUNTED = (attempt.c.starts, attempt.c.failures, attempt.c.first_failed_at)
-_ONE, _ZERO = literal_column("1", Integer), literal_column("0", Integer)
-_NOW = func.current_timestamp()
-
-
-@cache
-def start(dialect: str) -> ReturningInsert[Any]:
-    """Count a start before the handler is called; returns starts (with this one), failures and first_failed_at.
-
-    Parameters: queue, message_id. Index: the primary key. Locks: the row.
-    """
-    changed = {"starts": attempt.c.starts + _ONE, "touched_at": _NOW}
-    return _count(dialect, {"starts": _ONE}, changed, *_COUNTED)
-
-
-@cache
-def fail(dialect: str) -> ReturningInsert[Any]:
-    """Count the starts as ended, and the failure with the number `failed`; returns failures and first_failed_at.
-
-    Repeated after a commit whose answer was lost, it counts no second one.
-
-    Parameters: queue, message_id, failed. Index: the primary key. Locks: the row.
-    """
-    failed = bindparam("failed", type_=Integer)
-    changed = {
-        "starts": _ZERO,
-        "failures": case((attempt.c.failures > failed, attempt.c.failures), else_=failed),
-        "first_failed_at": func.coalesce(attempt.c.first_failed_at, _NOW),
-        "touched_at": _NOW,
-    }
-    first = {"starts": _ZERO, "failures": failed, "first_failed_at": _NOW}
-    return _count(dialect, first, changed, *_COUNTED[1:])
-
-
-NOTED = ("handler", "type", "key", "attempt", "error", "next_at")
-"""The columns of a message that is tried again."""
-
-
-@cache
-def note_retry(dialect: str) -> Insert:
-    """Note the failure of a message that is tried again, unless `most` messages of the queue are noted already.
-
-    Parameters: queue, message_id, most, and each of `NOTED`. Index: the primary key; it reads `most` rows of the queue
-    at most. Locks: the row.
-    """
-    noted = select(_ONE).where(attempt.c.queue == bindparam("queue"), attempt.c.error.is_not(None))
-    few = select(func.count()).select_from(noted.limit(bindparam("most", type_=Integer)).subquery("noted"))
-    row = {name: bindparam(name, type_=attempt.c[name].type) for name in ("queue", "message_id", *NOTED)}
-    values = row | {"first_failed_at": _NOW, "touched_at": _NOW}
-    source = select(*values.values()).where(few.scalar_subquery() < bindparam("most", type_=Integer))
-    into = insert_into(dialect, attempt).from_select(list(values), source, include_defaults=False)
-    changed = {name: into.excluded[name] for name in (*NOTED, "touched_at")}
-    upsert: Insert = into.on_conflict_do_update(index_elements=_ROW_KEY, set_=changed)
-    return upsert
-
-
-@cache
-def forget_attempts(dialect: str) -> Delete:
-    """Delete the counts of messages of a queue: they were handled, or are dead letters.
-
-    Parameters: queue, ids. Index: the primary key. Locks: the rows.
-    """
-    return delete(attempt).where(attempt.c.queue == bindparam("queue"), among(dialect, attempt.c.message_id, "ids"))
-
-
-@cache
-def call_off() -> Update:
-    """Subtract a start that ended without a result, and not because of the message.
-
-    Parameters: at_queue, at_message_id. Index: the primary key. Locks: the row.
-    """
-    row = attempt.c.queue == bindparam("at_queue"), attempt.c.message_id == bindparam("at_message_id")
-    return update(attempt).where(*row).values(starts=attempt.c.starts - _ONE, touched_at=_NOW)
-
-
-def prune_attempts(before: datetime, limit: int) -> Delete:
-    """Delete at most `limit` counts that have not changed since this time.
-
-    Index: none on the time; the table has few rows. Locks: the rows that it deletes.
-    """
-    old = select(*_ROW_KEY).where(attempt.c.touched_at < before).limit(limit)
-    return delete(attempt).where(tuple_(*_ROW_KEY).in_(old))
-
-
-def _count(dialect: str, first: dict[str, Any], changed: dict[str, Any], *returned: Any) -> ReturningInsert[Any]:
-    row = {"queue": bindparam("queue"), "message_id": bindparam("message_id")} | first
-    upsert = insert_into(dialect, attempt).values(row).on_conflict_do_update(index_elements=_ROW_KEY, set_=changed)
-    counted: ReturningInsert[Any] = upsert.returning(*returned)
-    return counted

@@ -1,10 +1,23 @@
-"""Statements about the server, this session and roles, for `outboxkit doctor`. None reads a table of outboxkit."""
+"""The server, its clock, this session and roles. None reads a table of outboxkit."""
 
 from typing import Any
 
-from sqlalchemy import ARRAY, Select, String, TextClause, bindparam, case, func, literal_column, select, text
+from sqlalchemy import (
+    ARRAY,
+    Select,
+    String,
+    TextClause,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+    text,
+    type_coerce,
+)
 
-from outboxkit.statements.dialects import set_locally
+from outboxkit.statements.dialects import set_locally, transaction_time
+from outboxkit.tables import UtcDateTime
 
 _WATCHED = (*("autovacuum", "fsync", "full_page_writes", "synchronous_commit", "track_counts"),)
 
@@ -112,3 +125,8 @@ def hidden_tables() -> TextClause:
 def process_id() -> Select[int]:
     """The number of the server process that runs this transaction. PostgreSQL only. Index: none. Locks: none."""
     return select(func.pg_backend_pid())
+
+
+def moment(dialect: str) -> Select[Any]:
+    """The time by the database's clock: the start of the transaction. Locks: none."""
+    return select(type_coerce(transaction_time(dialect), UtcDateTime))

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from outboxkit import tables
-from outboxkit.consumer.memory import GROWTH, heaviest
+from outboxkit.consumer.payload_memory import GROWTH, heaviest
 from tests.acceptance.bombs import RowBomb
 from tests.acceptance.deployment import Deployment
 from tests.support.night import by_night

@@ -14,7 +14,7 @@ import structlog
 from outboxkit import defaults
 from outboxkit.brokers import Publisher, Receipt
 from outboxkit.brokers.rabbitmq import connection, rights
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
+from outboxkit.brokers.rabbitmq.confirm_channel import ConfirmChannel, open_confirm_channel
 from outboxkit.brokers.rabbitmq.confirms import ConfirmParser, Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, SerializedRoutes, blames_a_message
 from outboxkit.codec.envelopes.cloudevents import as_cloud_event

@@ -16,8 +16,8 @@ from pamqp import commands
 from outboxkit import defaults
 from outboxkit.brokers import Subscriber
 from outboxkit.brokers.rabbitmq import connection, incoming, rights
+from outboxkit.brokers.rabbitmq.copies import RetryPublisher
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery, RawDelivery
-from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.shards import MOVED, move_of
 from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, dead_queue
 from outboxkit.codec.headers import KEY, DeliveryHeaders

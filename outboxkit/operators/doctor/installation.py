@@ -53,7 +53,7 @@ class Database:
         if self.is_server:
             connection.execute(statements.status.forbid_sorting())
             connection.execute(statements.server.bound_waits())
-        self.now: datetime = self.value(statements.published.moment(connection.dialect.name))
+        self.now: datetime = self.value(statements.server.moment(connection.dialect.name))
 
     def rows(self, statement: Executable, **parameters: object) -> Sequence[Any]:
         """All rows of a statement."""

@@ -14,7 +14,7 @@ from outboxkit.operators.doctor.shards import agreements, start_command
 from outboxkit.operators.findings import Diagnosis, finding
 from outboxkit.runtime import known_handlers, window
 from outboxkit.schema import partitions
-from outboxkit.statements import activity
+from outboxkit.statements import activity, handlers
 from outboxkit.statements.partitions import INBOX, PUBLISHED, PartitionedTable
 
 
@@ -34,7 +34,7 @@ def check_retention(database: Database) -> Iterator[Diagnosis]:
             retries = _shown(recommended / window.SAFETY_FACTOR)
             what = f"OUTBOXKIT_INBOX_RETENTION is {_shown(inbox)}, and retries alone may take {retries}"
             yield finding("retention-short", what=what, days=days)
-    rows = database.rows(activity.of_all_retentions(database.now - activity.SEEN))
+    rows = database.rows(handlers.of_all_retentions(database.now - handlers.SEEN))
     if longer := [row for row in rows if row.retention > inbox.total_seconds()]:
         theirs = tuple(f"{printable_name(row.queue)} {span(row.retention)}" for row in longer)
         days = -(-max(row.retention for row in longer) // 86_400)
@@ -60,7 +60,7 @@ def check_pruning(database: Database) -> Iterator[Diagnosis]:
 def _without_partition(database: Database) -> Iterator[PartitionedTable]:
     """The tables in use whose days to come have no partition."""
     in_use = {
-        INBOX: bool(database.rows(activity.of_all_queues())),
+        INBOX: bool(database.rows(handlers.of_all_queues())),
         PUBLISHED: database.settings.published_retention is not None,
     }
     for table, is_used in in_use.items():
@@ -111,10 +111,10 @@ def check_consumers(database: Database) -> Iterator[Diagnosis]:
     """Queues whose consumers have not been seen lately, though they register every hour."""
     of_queues = agreements(database)
     names = [row.name for row in database.rows(activity.sessions())]
-    for queue, last_seen in database.rows(activity.of_all_queues()):
+    for queue, last_seen in database.rows(handlers.of_all_queues()):
         age = database.now - last_seen
         is_connected = any(may_be_of_queue(name, queue) for name in names)
-        if last_seen > activity.NEVER and age >= database.limits.consumer and not is_connected:
+        if last_seen > handlers.NEVER and age >= database.limits.consumer and not is_connected:
             yield finding(
                 "consumer-gone",
                 queue=printable_name(queue),

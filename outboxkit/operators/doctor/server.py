@@ -140,7 +140,7 @@ def check_clock(database: Database) -> Iterator[Diagnosis]:
     """The difference between this machine's clock and the database's."""
     clock = database.installation.clock
     before = clock()
-    there = database.value(statements.published.moment(database.connection.dialect.name))
+    there = database.value(statements.server.moment(database.connection.dialect.name))
     after = clock()
     skew = (there - (before + (after - before) / 2)).total_seconds()
     apart = abs(skew) - (after - before).total_seconds() / 2

@@ -20,7 +20,7 @@ from outboxkit.runtime.known_handlers import KnownHandler, read_handlers
 from outboxkit.runtime.pauses import Pause, read_pauses
 from outboxkit.runtime.workers import RELAY, KnownWorker, is_session_of, read_workers
 from outboxkit.statements.dialects import is_server
-from outboxkit.statements.published import moment
+from outboxkit.statements.server import moment
 
 T = TypeVar("T")
 WINDOW = 20_000
@@ -149,7 +149,7 @@ class DatabaseRows:
             each
             for each in self.handlers
             if message.type in (each.types or ())
-            and each.last_seen > statements.activity.NEVER
+            and each.last_seen > statements.handlers.NEVER
             and message.destination in (None, DEFAULT_DESTINATION)
             and message.queue in (None, each.queue)
         ]

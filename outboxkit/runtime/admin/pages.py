@@ -139,4 +139,4 @@ def _database_trouble(engine: AsyncEngine, heartbeat: Heartbeat) -> str | None:
 
 async def _ask(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
-        await connection.execute(statements.activity.current_version())
+        await connection.execute(statements.schema.current_version())

@@ -8,8 +8,8 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq.copies import OLD_CONNECTION_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.incoming import RawDelivery
-from outboxkit.brokers.rabbitmq.retries import OLD_CONNECTION_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.codec.headers import DeliveryHeaders
 from tests.support.plain_client import PlainClient

@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Receipt, Verdict
-from outboxkit.brokers.rabbitmq import RabbitPublisher, channel
+from outboxkit.brokers.rabbitmq import RabbitPublisher, confirm_channel
 from outboxkit.brokers.rabbitmq.encode import Encoder
 from tests.servers import OwnServer, provide_own_rabbitmq
 from tests.support.plain_client import PlainClient
@@ -131,7 +131,7 @@ async def test_what_makes_the_broker_close_the_connection_is_found_too(
                 pieces[-1] = b"\x00"
             return size
 
-    monkeypatch.setattr(channel, "Encoder", Faulty)
+    monkeypatch.setattr(confirm_channel, "Encoder", Faulty)
     await publisher.close()
     await publisher.connect()
     receipts = await publisher.publish([made("1"), made("2"), made("bad"), made("3")])

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message, inbox_handler
-from outboxkit.brokers.rabbitmq import channel, retries
+from outboxkit.brokers.rabbitmq import confirm_channel, copies
 from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
 from outboxkit.consumer import ConsumerPolicy
 from tests.integration.consumer.running_consumer import Ordered, dead_letters, starter, subscriber_of
@@ -89,7 +89,7 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
 
 
 async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(retries, "OLD_CONNECTION_SECONDS", 0.0)
+    monkeypatch.setattr(copies, "OLD_CONNECTION_SECONDS", 0.0)
     trackers = []
 
     class Estranged(ConfirmTracker):
@@ -102,7 +102,7 @@ async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, 
         def ack(self, tag: int, *, multiple: bool) -> None:
             (super().nack if trackers[0] is self else super().ack)(tag, multiple=multiple)
 
-    monkeypatch.setattr(channel, "ConfirmTracker", Estranged)
+    monkeypatch.setattr(confirm_channel, "ConfirmTracker", Estranged)
     subscriber = subscriber_of(broker, {"Ordered"})
     await subscriber.connect()
     for number in range(5):

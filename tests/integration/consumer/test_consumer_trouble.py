@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
-from outboxkit.consumer.handle import LOST_CONNECTIONS
+from outboxkit.consumer.transactions import LOST_CONNECTIONS
 from tests.integration.consumer.running_consumer import (
     Ordered,
     Start,

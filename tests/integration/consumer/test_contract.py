@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import Reject, inbox_handler, outbox, tables
 from outboxkit.consumer import ConsumerPolicy
-from outboxkit.consumer.handle import CONFLICTS
+from outboxkit.consumer.transactions import CONFLICTS
 from tests.integration.consumer.running_consumer import (
     Billed,
     Ordered,

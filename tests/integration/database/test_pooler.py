@@ -16,7 +16,7 @@ from outboxkit import ConfigurationError, Message, event, inbox, inbox_handler, 
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.consumer.attempts import UnusableSessions
-from outboxkit.consumer.handle import Transactions
+from outboxkit.consumer.transactions import Transactions
 from outboxkit.database import pooler
 from outboxkit.database.engines import beside
 from outboxkit.inbox import Handler, handler_of

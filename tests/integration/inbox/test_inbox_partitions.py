@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import ids, statements, tables
-from outboxkit.consumer.handle import is_conflict
+from outboxkit.consumer.transactions import is_conflict
 from outboxkit.runtime import process
 from outboxkit.schema.partitions import drop_before, make_ahead, make_behind
 from outboxkit.statements.partitions import INBOX

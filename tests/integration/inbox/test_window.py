@@ -44,7 +44,7 @@ class Tables:
                 await drop_before(connection, before, INBOX)
             if luck & 2:
                 async with connection.begin():
-                    await connection.execute(statements.inbox.prune_inbox("postgresql", before, 1 + luck))
+                    await connection.execute(statements.retention.prune_inbox("postgresql", before, 1 + luck))
             if luck & 4:
                 await make_behind(connection, before - timedelta(days=2), now + timedelta(days=31))
             if luck == 7:

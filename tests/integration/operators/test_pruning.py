@@ -58,9 +58,9 @@ def test_tenants_with_a_schema_each_prune_at_the_same_time(empty_postgresql_url:
         connection.execute(text(f"CREATE SCHEMA {schema}"))
         metadata.create_all(connection)
         connection.commit()
-    alone = [connection.execute(statements.published.try_prune_lock()).scalar_one() for connection in connections]
+    alone = [connection.execute(statements.retention.try_prune_lock()).scalar_one() for connection in connections]
     assert alone == [True, True, False]
-    assert connections[0].execute(statements.published.release_prune_lock()).scalar_one() is True
+    assert connections[0].execute(statements.retention.release_prune_lock()).scalar_one() is True
     for connection, engine in zip(connections, engines, strict=True):
         connection.close()
         engine.dispose()
@@ -69,7 +69,7 @@ def test_tenants_with_a_schema_each_prune_at_the_same_time(empty_postgresql_url:
 async def test_between_two_rounds_another_process_may_prune(pg_engine: Engine, async_pg_engine: AsyncEngine):
     assert (await Retention(async_pg_engine, Periods(inbox=14 * DAY)).prune()).alone
     with pg_engine.connect() as other:  # while the first one's connections stay in its pool
-        assert other.execute(statements.published.try_prune_lock()).scalar_one() is True
+        assert other.execute(statements.retention.try_prune_lock()).scalar_one() is True
 
 
 def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_url: str):
@@ -77,13 +77,13 @@ def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_
         connection.execute(text(FILL), {"rows": 10})
     command = [COMMAND, "prune", "--database-url", postgresql_url]
     with pg_engine.connect() as first:
-        assert first.execute(statements.published.try_prune_lock()).scalar_one() is True
+        assert first.execute(statements.retention.try_prune_lock()).scalar_one() is True
         first.commit()
         ended = run_to_end(command, {})
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout == "nothing done: another prune is running on this database\n"
         assert (remembered(pg_engine), days(pg_engine, INBOX)) == (10, [])
-        first.execute(statements.published.release_prune_lock())
+        first.execute(statements.retention.release_prune_lock())
         first.commit()
     assert "inbox: 5 rows forgotten" in run_to_end(command, {}).stdout
     assert "nothing done" not in run_to_end(command, {}).stdout
@@ -135,8 +135,8 @@ SELECT 'e' || n, 'done', 't', :now - interval '40 days',
 FROM generate_series(1, :rows) n
 """
 ABOUT = {
-    "idempotency": (REQUESTS, lambda limit: statements.published.prune_idempotency("postgresql", NOW, limit)),
-    "effect": (EFFECTS, lambda limit: statements.published.prune_effects("postgresql", NOW - 9 * DAY, limit)),
+    "idempotency": (REQUESTS, lambda limit: statements.retention.prune_idempotency("postgresql", NOW, limit)),
+    "effect": (EFFECTS, lambda limit: statements.retention.prune_effects("postgresql", NOW - 9 * DAY, limit)),
 }
 
 

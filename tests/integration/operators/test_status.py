@@ -17,8 +17,8 @@ from outboxkit.operators.status import Status, read_figures, read_status
 from outboxkit.runtime import process, workers
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import load
-from outboxkit.statements.activity import NEVER
 from outboxkit.statements.dialects import snapshot_options
+from outboxkit.statements.handlers import NEVER
 from tests.processes import programs
 from tests.support.pages import libpq
 from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture

@@ -123,7 +123,7 @@ async def test_relays_with_a_backlog_claim_different_keys(pg_engine: Engine, asy
     for batch in (*first, *batches):
         await batch.connection.close()
     assert [claimer.shares.count for claimer in claimers] == [3, 3, 3]
-    assert [batch.blocked.total() for batch in batches] == [0, 0, 0]
+    assert [batch.blocked_rows.total() for batch in batches] == [0, 0, 0]
     assert sum(map(len, keys)) == len(set().union(*keys)) == 50
 
 
@@ -137,10 +137,10 @@ async def test_a_claim_leaves_out_keys_that_are_blocked_in_the_batch_before(
         connection.execute(select(tables.outbox).where(tables.outbox.c.position <= 2).with_for_update())
         claimer = Claimer(async_pg_engine, 10)
         batch = await claimer.claim(now, now=now)
-        assert (len(batch.send), batch.blocked) == (8, {"k1": 1, "k2": 1})
+        assert (len(batch.send), batch.blocked_rows) == (8, {"k1": 1, "k2": 1})
         following = await claimer.claim(now, now=now, beside=batch)
         assert {row.message.key for row in following.rows} == {"k0", *(f"k{n}" for n in range(3, 10))}
-        assert following.blocked.total() == 0
+        assert following.blocked_rows.total() == 0
         await following.connection.close()
         await batch.connection.close()
 

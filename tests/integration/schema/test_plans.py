@@ -111,15 +111,15 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {"handlers": ["H1"], "ids": ["m1"]},
         {INBOX_DEFAULT},
     ),
-    "inbox.prune_inbox": (
-        statements.inbox.prune_inbox("postgresql", NOW - timedelta(hours=3), 1000),
+    "retention.prune_inbox": (
+        statements.retention.prune_inbox("postgresql", NOW - timedelta(hours=3), 1000),
         {},
         {"outboxkit_inbox_processed"},
     ),
-    "inbox.start": (statements.inbox.start("postgresql"), COUNTED, {ATTEMPT}),
-    "inbox.fail": (statements.inbox.fail("postgresql"), COUNTED | {"failed": 1}, {ATTEMPT}),
-    "inbox.call_off": (
-        statements.inbox.call_off(),
+    "attempts.start": (statements.attempts.start("postgresql"), COUNTED, {ATTEMPT}),
+    "attempts.fail": (statements.attempts.fail("postgresql"), COUNTED | {"failed": 1}, {ATTEMPT}),
+    "attempts.call_off": (
+        statements.attempts.call_off(),
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
     ),
@@ -145,8 +145,8 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     ),
     "dead.newest": (statements.dead.newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
     "dead.count_newest": (statements.dead.count_newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
-    "inbox.forget_attempts": (
-        statements.inbox.forget_attempts("postgresql"),
+    "attempts.forget_attempts": (
+        statements.attempts.forget_attempts("postgresql"),
         {"queue": "q", "ids": ["m1"]},
         {ATTEMPT},
     ),

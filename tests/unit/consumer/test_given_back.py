@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.consumer.attempts import Records
-from outboxkit.consumer.handle import Transactions
+from outboxkit.consumer.transactions import Transactions
 from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, StockChanged, effects, message, rows

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outboxkit.brokers import Delivery
-from outboxkit.consumer.routing import Arrival, KeyQueues, Mode
+from outboxkit.consumer.key_queues import KeyQueues
+from outboxkit.consumer.routing import Arrival, Mode
 from tests.support.night import by_night
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])

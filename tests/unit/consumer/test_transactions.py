@@ -12,8 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler, tables
-from outboxkit.consumer import handle
-from outboxkit.consumer.handle import CONFLICTS, LOST_CONNECTIONS, DatabaseAway, Transactions, is_conflict
+from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, DatabaseAway, Transactions, is_conflict
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import BatchEntryFailed
@@ -114,7 +113,7 @@ async def test_a_connection_that_is_not_given_is_asked_for_again_and_again(
     async def probe() -> None:
         """As it ends with a connection that is there."""
 
-    monkeypatch.setattr(handle, "jittered", lambda seconds: delays.append(seconds) or 0.0)
+    monkeypatch.setattr("outboxkit.consumer.transactions.jittered", lambda seconds: delays.append(seconds) or 0.0)
     monkeypatch.setattr(transactions, "_probe", probe)
     engine = (await transactions._threads.open()).kw["bind"] if in_thread else async_engine.sync_engine
     listen(engine, "do_connect", refuse)

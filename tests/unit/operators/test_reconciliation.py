@@ -7,7 +7,7 @@ import pytest
 from outboxkit import ConfigurationError
 from outboxkit.operators.reconciliation import HandlerTally, Reconciled, Terms, tallies_of, textfile
 from outboxkit.runtime.known_handlers import KnownHandler
-from outboxkit.statements.activity import NEVER
+from outboxkit.statements.handlers import NEVER
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 REGISTERED = (

@@ -139,8 +139,8 @@ def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], po
         row.position for row in settlement.dead if not row.parked
     }
     stay = {row.message.key for row in rows if row.position not in out_of_the_way} - {None}
-    assert settlement.blocked.keys() == stay
-    for key, until in settlement.blocked.items():
+    assert settlement.blocked_until.keys() == stay
+    for key, until in settlement.blocked_until.items():
         first = next(row for row in rows if row.message.key == key and row.position not in out_of_the_way)
         due = {row.position: row.due_at for row in settlement.failed} | {
             row.position: PARKED for row in settlement.dead
@@ -170,9 +170,9 @@ def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps
         (RelayPolicy(unroutable="discard"), FAILURES[0]),
         (RelayPolicy(1, dead_key="continue"), FAILURES[1]),
     ):
-        assert settled(answers(verdict), policy)[1].blocked == {}
+        assert settled(answers(verdict), policy)[1].blocked_until == {}
         held = settled(answers(verdict, Verdict.NOT_SENT), policy)[1]
-        assert (held.blocked, held.waiting, held.parked) == ({"k": None}, {}, [])
+        assert (held.blocked_until, held.waiting, held.parked) == ({"k": None}, {}, [])
 
 
 def test_rows_without_a_key_wait_for_nobody():
@@ -180,7 +180,7 @@ def test_rows_without_a_key_wait_for_nobody():
     settlement = settlement_of(
         sent(rows), [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=RelayPolicy()
     )
-    assert (settlement.blocked, settlement.waiting, settlement.parked) == ({}, {}, [])
+    assert (settlement.blocked_until, settlement.waiting, settlement.parked) == ({}, {}, [])
 
 
 def test_a_missing_answer_is_an_error_and_settles_nothing():
@@ -201,7 +201,7 @@ def test_what_was_decided_before_is_taken_over():
     late = [ClaimedRow(position, 3, message(key="k"), expires_at=NOW) for position in (8, 9)]
     failed = [ClaimedRow(1, 0, message(key="f")), ClaimedRow(2, 0, message(key="f"))]
     batch = sent(failed)
-    batch.expired, batch.waiting, batch.parked, batch.blocked = late, {soon: [3], NOW: [4]}, [5], Counter("k")
+    batch.expired, batch.waiting, batch.parked, batch.blocked_rows = late, {soon: [3], NOW: [4]}, [5], Counter("k")
     policy = RelayPolicy(backoffs={Verdict.REJECTED: Backoff(base=SECOND, jitter=lambda: 1.0)})
     settlement = settlement_of(batch, [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=policy)
     assert settlement.waiting == {soon: [2, 3], NOW: [4]}
@@ -211,14 +211,14 @@ def test_what_was_decided_before_is_taken_over():
         (9, late[1].message, Reason.EXPIRED, TOO_LATE),
     ]
     assert {(dead.failures, dead.parked) for dead in settlement.dead} == {(0, False)}
-    assert settlement.blocked == {"f": soon}, "the other keys go on"
+    assert settlement.blocked_until == {"f": soon}, "the other keys go on"
 
 
 @pytest.mark.parametrize(
     ("settlement", "answered", "moves"),
     [
         (Settlement(), False, False),
-        (Settlement(unknown=["?"], blocked={"k": None}), False, False),
+        (Settlement(unknown=["?"], blocked_until={"k": None}), False, False),
         (Settlement(waiting={NOW: [1]}), False, True),
         (Settlement(parked=[1]), False, True),
         (Settlement(published=[1]), True, True),
@@ -255,7 +255,7 @@ def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after
     assert [(row.attempts, row.failures, row.due_at, row.reason) for row in found.failed] == [
         (9, 0, due, "postponed: 503")
     ]
-    assert (found.dead, found.waiting, found.blocked) == ([], {due: [2]}, {"k": due})
+    assert (found.dead, found.waiting, found.blocked_until) == ([], {due: [2]}, {"k": due})
     assert found.answered, "somebody is there: it is no outage"
 
 

@@ -73,7 +73,7 @@ def test_every_row_is_in_one_list_or_given_back(rows: list[ClaimedRow], before: 
     plan = planned(rows, before)
     found = told(plan)
     assert set(found.values()) <= {1}
-    assert len(found) + plan.blocked.total() == len(rows)
+    assert len(found) + plan.blocked_rows.total() == len(rows)
 
 
 @given(claims(), befores())
@@ -116,7 +116,7 @@ def test_what_stands_before_a_row_says_what_it_waits_for(found: Predecessors, du
         "park": ([], {}, [5], 0),
         "back": ([], {}, [], 1),
     }
-    assert ([row.position for row in plan.send], plan.waiting, plan.parked, plan.blocked.total()) == wanted[what]
+    assert ([row.position for row in plan.send], plan.waiting, plan.parked, plan.blocked_rows.total()) == wanted[what]
 
 
 STUCK = st.dictionaries(st.sampled_from(["a", "b"]), st.none() | MOMENTS)
@@ -132,7 +132,7 @@ def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order
     assert plan.send == [row for row in sent if row.message.key not in stuck]
     found = told(plan)
     assert set(found.values()) <= {1}
-    assert len(found) + plan.blocked.total() == len(rows)
+    assert len(found) + plan.blocked_rows.total() == len(rows)
     for due, positions in plan.waiting.items():
         assert NOW < due < PARKED
         assert {stuck[row.message.key] for row in sent if row.position in positions} == {due}

@@ -83,6 +83,6 @@ def test_old_rows_go_up_to_the_limit(engine: Engine):
     ]
     with engine.begin() as connection:
         connection.execute(insert(inbox), rows)
-        statement = statements.inbox.prune_inbox("sqlite", NOW - timedelta(days=1, hours=1), 2)
+        statement = statements.retention.prune_inbox("sqlite", NOW - timedelta(days=1, hours=1), 2)
         assert [connection.execute(statement).rowcount for _ in range(3)] == [2, 1, 0]
         assert set(connection.execute(select(inbox.c.message_id)).scalars()) == {"m-0", "m-1"}

@@ -28,7 +28,7 @@ from outboxkit.runtime.pauses import read_pauses
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import Shards
 from outboxkit.runtime.workers import CONSUMER
-from outboxkit.statements import activity
+from outboxkit.statements import handlers
 
 GUEST = "guest"
 SHARE = 0.4
@@ -169,7 +169,7 @@ def _read(database: Database) -> TableFacts:
     routes = database.rows(doctor.oldest_by_route(), limit=COUNTED, destination=DEFAULT_DESTINATION)
     types: dict[str, set[str]] = {}
     for each in known_handlers.read_handlers(database.connection):
-        if each.last_seen >= database.now - activity.SEEN:
+        if each.last_seen >= database.now - handlers.SEEN:
             types.setdefault(each.queue, set()).update(each.types or ())
     return TableFacts(
         routes={row.key: row.rows for row in routes},

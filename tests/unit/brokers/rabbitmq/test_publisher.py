@@ -7,9 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, ConfigurationError
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
+from outboxkit.brokers.rabbitmq.confirm_channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.publisher import RabbitPublisher
-from tests.unit.brokers.rabbitmq.test_channel import Wire
+from tests.unit.brokers.rabbitmq.test_confirm_channel import Wire
 from tests.unit.shop import message
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from outboxkit.operators.trace import reasons
 from outboxkit.operators.trace.reading import Surroundings
-from outboxkit.statements.activity import NEVER
+from outboxkit.statements.handlers import NEVER
 from tests.unit.operators.trace.rows import NOW, SECOND, crashes, database, kept, letter, registered, waiting
 
 RETRY = {"held": True, "due_at": NOW + SECOND, "attempts": 2, "last_error": "unroutable: NO_ROUTE"}

@@ -9,7 +9,7 @@ import structlog
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
+from outboxkit.brokers.rabbitmq.confirm_channel import ConfirmChannel, open_confirm_channel
 from outboxkit.brokers.rabbitmq.confirms import NACKED, ConfirmParser
 from outboxkit.brokers.rabbitmq.encode import copy_properties
 from outboxkit.brokers.rabbitmq.incoming import RawDelivery

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
+from outboxkit.brokers.rabbitmq.confirm_channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
+from outboxkit.brokers.rabbitmq.copies import OLD_CONNECTION_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.incoming import RawDelivery
-from outboxkit.brokers.rabbitmq.retries import OLD_CONNECTION_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.codec.headers import DeliveryHeaders
 from tests.servers.ports import free_ports

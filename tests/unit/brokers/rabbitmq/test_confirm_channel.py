@@ -12,8 +12,8 @@ from aiormq.abc import ChannelFrame
 from pamqp import commands, frame
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq import channel
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
+from outboxkit.brokers.rabbitmq import confirm_channel
+from outboxkit.brokers.rabbitmq.confirm_channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.plan import PublishPlan, SerializedRoutes
 from tests.unit.shop import message
 
@@ -81,7 +81,7 @@ async def test_a_group_is_one_buffer_and_ends_with_the_last_answer(wire: Wire, o
 async def test_the_next_window_waits_until_the_socket_has_taken_the_last(
     wire: Wire, opened: ConfirmChannel, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(channel, "WINDOW_MESSAGES", 2)
+    monkeypatch.setattr(confirm_channel, "WINDOW_MESSAGES", 2)
     batch = batch_of(1, 1, 1)
     sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     await settled(sending)
@@ -96,8 +96,8 @@ async def test_the_next_window_waits_until_the_socket_has_taken_the_last(
 async def test_no_more_than_so_much_is_on_its_way(
     wire: Wire, opened: ConfirmChannel, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
 ):
-    monkeypatch.setattr(channel, *limit)
-    monkeypatch.setattr(channel, "WINDOW_MESSAGES", 1)
+    monkeypatch.setattr(confirm_channel, *limit)
+    monkeypatch.setattr(confirm_channel, "WINDOW_MESSAGES", 1)
     batch = batch_of(*[100_000] * 5)
     sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     for tag in range(1, 4):
@@ -139,7 +139,7 @@ async def test_nothing_is_written_while_the_broker_blocks(wire: Wire, opened: Co
 async def test_a_lost_channel_ends_it_and_says_what_has_not_left(
     wire: Wire, opened: ConfirmChannel, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(channel, "WINDOW_MESSAGES", 2)
+    monkeypatch.setattr(confirm_channel, "WINDOW_MESSAGES", 2)
     batch = batch_of(1, 1, 1, 1)
     sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     await settled(sending)
@@ -215,7 +215,7 @@ async def test_what_waited_for_its_turn_was_not_sent_although_the_channel_was_cl
 
 
 async def test_a_confirm_behind_its_giving_up_is_left_alone():
-    answers = channel.Answers()
+    answers = confirm_channel.Answers()
     index, receipt = answers.add()
     answers.give_up(Receipt(Verdict.UNKNOWN))
     answers[index] = CONFIRMED

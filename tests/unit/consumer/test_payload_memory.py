@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from outboxkit.consumer.memory import PayloadMemory
+from outboxkit.consumer.payload_memory import PayloadMemory
 
 LARGE = 100
 
