@@ -1,5 +1,6 @@
 """What the console asks of PostgreSQL: bounded parts of indexes, in transactions that only read, as a reader."""
 
+import asyncio
 import inspect
 import re
 import secrets
