@@ -6,7 +6,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from string import Formatter
@@ -114,6 +114,7 @@ class Diagnosis:
 
     Attributes:
         what, why, cure: sentences, without anything secret.
+        rows: the `type` and the `destination` of the messages that it is about, as they are stored, if they share one.
         side: `database` or `broker`; set by the examination.
         check: the name of the check, such as `durability`; likewise.
     """
@@ -124,6 +125,7 @@ class Diagnosis:
     why: str = ""
     cure: str = ""
     commands: tuple[str, ...] = ()
+    rows: Mapping[str, str] = field(default_factory=dict, hash=False)
     side: str = ""
     check: str = ""
 

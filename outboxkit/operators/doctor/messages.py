@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from operator import itemgetter
 
 from outboxkit.database.session_names import RELAY_SESSION, relay_name
@@ -74,7 +75,8 @@ def check_relays(database: Database) -> Iterator[Diagnosis]:
         if relays := sum(each == relay_name(name) for each in names):
             verb = "is" if relays == 1 else "are"
             connected = f"{many(relays, 'session')} of a relay for it {verb} connected"
-            yield finding("relay-stuck", waits=waits, relays=connected, relay=_command(name))
+            found = finding("relay-stuck", waits=waits, relays=connected, relay=_command(name))
+            yield replace(found, rows={"destination": name})
         else:
             alone[name] = waits
     has_relay = any(each.startswith(RELAY_SESSION) for each in names)
@@ -104,7 +106,8 @@ def _of_alone(alone: Mapping[str, str], *, has_sessions: bool, worse: bool) -> D
     relay = "a relay for it" if len(alone) == 1 else "a relay for them"
     missing = f"no session of {relay} is connected" if has_sessions else "a file tells of no relay"
     relays = tuple(map(_command, list(alone)[:_MOST_ALONE]))
-    return finding("relay-missing", worse=worse, waits=waits, no_relay=missing, relays=relays)
+    found = finding("relay-missing", worse=worse, waits=waits, no_relay=missing, relays=relays)
+    return replace(found, rows={"destination": next(iter(alone))}) if len(alone) == 1 else found
 
 
 def _to(destination: str) -> str:
@@ -128,12 +131,13 @@ def check_failing(database: Database) -> Iterator[Diagnosis]:
     ]
     for name, row in sorted(rows, key=lambda pair: -pair[1].rows)[:_MOST_TYPES]:
         messages = many(counted(row.rows), "message")
-        yield finding(
+        found = finding(
             "type-failing",
             messages=f"{messages} of type {printable_name(row.type)} to {printable_name(name)}",
             attempts=f", after up to {many(row.attempts, 'attempt')}" if row.attempts else " for now",
             error=printable(row.last_error or "-", _LONGEST_ERROR),
         )
+        yield replace(found, rows={"type": row.type, "destination": name})
 
 
 def check_due(database: Database) -> Iterator[Diagnosis]:

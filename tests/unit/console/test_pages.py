@@ -116,6 +116,24 @@ async def test_filters(browser: Browser, engine: Engine, query: str, found: set[
     assert {part.partition('"')[0] for part in page.split('class="id" href="/message?id=')[1:]} == found
 
 
+async def test_a_finding_leads_to_the_rows_that_it_is_about(browser: Browser, engine: Engine):
+    base: dict[str, Any] = {"held": False, "due_at": None, "attempts": 0, "last_error": None, "destination": "default"}
+    failed = {"held": True, "attempts": 3, "last_error": "no queue", "due_at": NOW + timedelta(hours=1)}
+    old = {"created_at": NOW - timedelta(hours=2)}
+    failing = [base | failed | {"message_id": f"f-{kind}", "type": f"{kind} & co"} for kind in ("ordered", "billed")]
+    mail = {"destination": "mail/é"}
+    add(engine, outbox, *failing, base | old | mail | {"message_id": "old"}, base | {"message_id": "now"})
+    found = dict[str, set[str]]()
+    async with browser() as client:
+        overview = (await client.get("/")).text
+        links = re.findall(r'-(type-failing|relay-missing)">.*?href="([^"]*)">Show these rows', overview, re.DOTALL)
+        for code, link in links:
+            page = (await client.get(link.replace("&amp;", "&"))).text
+            shown = {part.partition('"')[0] for part in page.split('class="id" href="/message?id=')[1:]}
+            found.setdefault(f"{code} {len(found)}", shown)
+    assert sorted(map(sorted, found.values())) == [["f-billed"], ["f-ordered"], ["old"]]
+
+
 @pytest.mark.parametrize("query", ["after=x", "after=[1,2]", "older=soon", "type=%00", "key=" + "x" * 300])
 async def test_a_query_that_cannot_be_read_is_explained(browser: Browser, query: str):
     async with browser() as client:
