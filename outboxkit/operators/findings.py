@@ -369,8 +369,8 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
         commands=(
             "outboxkit dead show {number}",
-            "outboxkit dead replay --side outbox --key {shell_key} --destination {destination}",
-            "outboxkit dead discard --side outbox --key {shell_key} --destination {destination}",
+            "outboxkit dead replay {number}",
+            "outboxkit dead discard {number}",
         ),
         alerts=("OutboxkitParkedKeys",),
     ),

@@ -179,8 +179,6 @@ def check_dead_letters(database: Database) -> Iterator[Diagnosis]:
                     error=printable(letter.error or letter.reason, _LONGEST_ERROR),
                     others=f" {many(counted(keys), 'key')}{_to(name)} are parked in all." if keys > _TOP else "",
                     number=letter.id,
-                    shell_key=shell_word(key),
-                    destination=shell_word(name),
                 )
     yield from _of_open(database)
 

@@ -62,9 +62,7 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
         return _locked(around.lock, relay, now)
     if (parking := around.parking) is not None:
         dead = f"dead letter {parking.id}, message {legible(parking.message_id)}, {legible(parking.reason)}"
-        where = {"shell_key": shell_word(row.key), "destination": shell_word(row.destination)}
-        cure = commands_of("key-parked", number=parking.id, **where)
-        return "parked", f"{key} is parked by {dead}{because(parking)}", cure
+        return "parked", f"{key} is parked by {dead}{because(parking)}", commands_of("key-parked", number=parking.id)
     if around.held is not None:
         return _behind(key, around.held)
     if around.pause is not None and (row.due_at is None or row.due_at <= now):

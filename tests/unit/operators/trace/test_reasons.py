@@ -50,7 +50,7 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             Surroundings(parking=PARKING, held=FAILED),
             "parked",
             "parked by dead letter 3",
-            "dead replay --side outbox --key order-1 --destination default",
+            "dead replay 3",
         ),
         (
             {},
@@ -85,7 +85,7 @@ def why(row: Any, around: Surroundings | None = None) -> reasons.Explanation:
             Surroundings(parking=PARKING),
             "parked",
             "its key order-1 is parked by dead letter 3, message m-0, rejected: too large",
-            "dead replay --side outbox --key order-1 --destination default",
+            "dead replay 3",
         ),
         (
             {"held": True, "due_at": reasons.PARKED_AS_READ},
