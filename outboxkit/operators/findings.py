@@ -681,9 +681,10 @@ FINDINGS: Mapping[str, FindingKind] = {
         severity=WARNING,
         what="The check of {check} could not be done: {reason}.",
         why="Nobody knows whether this part of the installation is safe.",
-        cure="Mend what the other findings name, and run doctor again. If it lacks a right, run it as a role that may "
-        "read outboxkit's tables, such as the operator's of docs/how-to/grant-least-privileges.md. If a table is "
-        "locked, `table-locked` names the session after ten seconds.",
+        cure="Mend what the other findings name, and run doctor again; if a server took too long, when it is less "
+        "busy. If it lacks a right, run it as a role that may read outboxkit's tables, such as the operator's of "
+        "docs/how-to/grant-least-privileges.md. If a table is locked, `table-locked` names the session after ten "
+        "seconds.",
     ),
     **OF_THE_DATABASE,
     **OF_THE_BROKER,

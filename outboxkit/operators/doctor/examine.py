@@ -168,7 +168,9 @@ async def _examine_broker(installation: Installation) -> SideReport:
         async with asyncio.timeout(2 * limit):
             snapshot = await broker.read_snapshot(installation)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-        report.add("connection", [finding("not-checked", check="connection", reason=first_line(error))])
+        late = f"it had not ended after {2 * limit:g} s"
+        reason = late if isinstance(error, TimeoutError) else first_line(error)
+        report.add("connection", [finding("not-checked", check="connection", reason=reason)])
         snapshot = None
     for check in broker.CHECKS:
         if snapshot is None or not check.is_known(snapshot):

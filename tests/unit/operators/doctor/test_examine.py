@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit.operators.doctor import broker
 from outboxkit.operators.doctor import examine as module
 from outboxkit.operators.doctor.examine import SideReport, examine, examine_database, worst_first
 from outboxkit.operators.doctor.installation import Check, Database, Installation
@@ -76,6 +77,16 @@ def test_a_check_that_does_not_end_is_a_finding(installation: Installation, monk
     assert (found.code, found.check) == ("not-checked", "endless")
     assert "had not ended after 1 s" in found.what
     assert "database: nothing" in report.passed
+
+
+def test_a_broker_that_takes_too_long_is_a_finding(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(_: Installation) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(broker, "read_snapshot", endless)
+    report = asyncio.run(examine(replace(installation, limits=Limits(check_seconds=0.2)), ("broker",)))
+    (found,) = report.findings
+    assert found.what == "The check of connection could not be done: it had not ended after 0.4 s."
 
 
 async def test_a_file_is_told_what_does_not_apply(installation: Installation) -> None:
