@@ -148,6 +148,9 @@ def _has_non_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
+_FLUSH_FIRST = "If it is the id of a new row, have the producer flush its session before it makes the event"
+
+
 def _explain(error: Exception) -> str:
     errors = getattr(error, "errors", None)  # pydantic's own text has several lines and quotes the whole input
     if callable(errors):
@@ -156,7 +159,8 @@ def _explain(error: Exception) -> str:
                 "; ".join(f"{'.'.join(map(str, e['loc'])) or 'payload'}: {e['msg']}" for e in errors(include_url=False))
             )
     if isinstance(error, msgspec.MsgspecError | ValueError | TypeError):
-        return printable(text_of(error))
+        text = printable(text_of(error))
+        return f"{text}. {_FLUSH_FIRST}" if "got `null` - at" in text else text
     return first_line(error)  # the text of a KeyError says nothing without its type
 
 

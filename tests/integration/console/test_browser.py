@@ -44,6 +44,23 @@ PAGES = (
 WIDER = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"
 """The lists of a page that must be scrolled to the side."""
 HEADER = "document.querySelector('header').offsetHeight"
+CUT = """() => {
+  const ink = document.createElement("canvas").getContext("2d"), cut = [];
+  for (const field of document.querySelectorAll("select, input[placeholder]")) {
+    const style = getComputedStyle(field), arrow = field.tagName === "SELECT" ? 20 : 0;
+    const text = arrow ? [...field.options].map(each => each.text) : [field.placeholder];
+    const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - arrow;
+    ink.font = style.font;
+    cut.push(...text.filter(each => ink.measureText(each).width > room));
+  }
+  for (const cell of document.querySelectorAll("td.type")) {
+    const words = document.createRange();
+    words.selectNodeContents(cell);
+    if (cell.innerText === "OrderConfirmed" && words.getClientRects().length > 1) cut.push("OrderConfirmed");
+  }
+  return cut;
+}"""
+"""The texts of fields that are wider than their field, and types that are broken within their word."""
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -183,6 +200,15 @@ async def test_every_page_can_be_used_by_everybody(browser: BrowserContext, sche
         found = await Axe().run(page)
         assert len(found.response["passes"]) > 10
         assert found.violations_count == 0, f"{path}\n{found.generate_report()}"
+
+
+@pytest.mark.parametrize("path", ["/dead", "/messages"])
+async def test_no_text_is_cut_in_an_ordinary_window(browser: BrowserContext, path: str):
+    page = await browser.new_page()
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    await page.goto(path)
+    assert await page.locator("td.type").count() > 0
+    assert await page.evaluate(CUT) == []
 
 
 async def test_the_first_page_is_small_and_works_without_scripts(browser: BrowserContext):

@@ -123,6 +123,13 @@ def test_a_wrong_field_is_named_with_its_place(cls: type, payload: dict[str, Any
         payloads.decode(cls, json.dumps(payload).encode())
 
 
+def test_an_id_that_was_null_is_told_its_usual_cause():
+    with pytest.raises(DecodeError, match=r"got `null` - at `\$\.order_id`\. If it is the id of a new row"):
+        payloads.decode(OrderConfirmed, b'{"order_id": null, "total": "1"}')
+    with pytest.raises(DecodeError, match=r"got `null`$"):
+        payloads.decode(OrderConfirmed, b"null")
+
+
 @pytest.mark.parametrize("cls", [OrderConfirmed, ParcelSent, StockChanged, CustomerMoved])
 @pytest.mark.parametrize("payload", [b"", b"{", b"null", b"[]", b"7", b"\xff\xfe", b'"text"', b"[" * 100_000])
 def test_what_is_no_json_object_is_a_decode_error_in_one_line(cls: type, payload: bytes):
