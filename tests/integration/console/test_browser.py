@@ -202,6 +202,7 @@ async def test_every_page_can_be_used_by_everybody(browser: BrowserContext, sche
         assert found.violations_count == 0, f"{path}\n{found.generate_report()}"
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("path", ["/dead", "/messages"])
 async def test_no_text_is_cut_in_an_ordinary_window(browser: BrowserContext, path: str):
     page = await browser.new_page()
