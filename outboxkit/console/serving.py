@@ -4,9 +4,11 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 from outboxkit.console import LinkAccess, console
 from outboxkit.console.access import ConsoleRight
+from outboxkit.console.sessions import Guard
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.runtime.settings import Settings
@@ -44,7 +46,7 @@ def serve(
         ConfigurationError: the port is taken.
     """
     access = LinkAccess(user=user, may=may)
-    app = console(settings.database_url.get_secret_value(), access=access, also=also, settings=settings)
+    app = cast("Guard", console(settings.database_url.get_secret_value(), access=access, also=also, settings=settings))
     try:
         listening = socket.create_server((HOST, port))
     except OSError as error:
@@ -59,7 +61,7 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            lifespan="off",  # the app has none, and a second signal would print that its task was cancelled
+            lifespan="off",  # entered below: after a second signal uvicorn would print that its task was cancelled
             timeout_graceful_shutdown=LEAVE_SECONDS,
         )
     )
@@ -71,7 +73,8 @@ def serve(
 
         ending = asyncio.create_task(end())
         with listening:
-            await server.serve(sockets=[listening])
+            async with app.lifespan():
+                await server.serve(sockets=[listening])
         ending.cancel()
 
     return run

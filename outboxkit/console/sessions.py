@@ -3,15 +3,17 @@
 import hmac
 import secrets
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
+from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LASTS_SECONDS = 12 * 3600
@@ -96,8 +98,12 @@ class Guard:
     `hosts` are the names in `Host`, without ports; `*` stands for any.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+    def __init__(self, app: Starlette, hosts: Sequence[str]) -> None:
         self._app, self._hosts = app, [host.lower() for host in hosts]
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """What the application does from its start to its end, for a server that does not send it the lifespan."""
+        return self._app.router.lifespan_context(self._app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; anything else than HTTP and the lifespan is refused."""

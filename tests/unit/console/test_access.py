@@ -4,8 +4,8 @@ import base64
 import dataclasses
 
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
 
 from outboxkit.console import Access, BasicAccess, LinkAccess, ProxyAccess, TokenAccess, console
 from outboxkit.console.access import Failures, TooManyFailures
@@ -230,5 +230,5 @@ async def test_only_http_is_served():
     async def send(message):
         sent.append(message)
 
-    await Guard(PlainTextResponse("x"), ["*"])({"type": "websocket"}, None, send)
+    await Guard(Starlette(), ["*"])({"type": "websocket"}, None, send)
     assert sent == [{"type": "websocket.close", "code": 1000}]

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, select, update
 
-from outboxkit.console import BasicAccess, operations
+from outboxkit import ids
+from outboxkit.console import BasicAccess, operations, serving
+from outboxkit.console.access import ConsoleRight
+from outboxkit.operators.background import Plan, begin_operation
+from outboxkit.operators.deadletters import Selection
+from outboxkit.runtime.settings import load
 from outboxkit.tables import audit, dead_letter, operation, outbox
 from tests.unit.console.conftest import Browser, csrf_in
 
@@ -16,7 +21,7 @@ LETTER: dict[str, Any] = {
     "type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "application/json", "side": "outbox",
     "reason": "rejected", "attempts": 1, "dead_at": datetime.now(UTC),
 }  # fmt: skip
-OPERATOR = ("read", "operate")
+OPERATOR: tuple[ConsoleRight, ...] = ("read", "operate")
 
 
 def fill(engine: Engine, count: int) -> None:
@@ -65,6 +70,30 @@ async def test_dead_letters_are_resolved_after_a_dry_run(browser: Browser, engin
             assert {state for id_, state in states if id_ != "later"} == {outcome}
             assert dict(map(tuple, states))["later"] is None
             assert len(connection.execute(select(outbox)).all()) == (700 if action == "replay" else 0)
+
+
+async def test_the_command_works_at_an_operation_before_anybody_comes_and_gives_it_back_at_its_end(
+    sqlite_url: str, engine: Engine
+):
+    fill(engine, 3)
+    with engine.begin() as connection:
+        plan = Plan("dead discard", "ann", dead=Selection(), upto=9, rate=0.5, why="of the console before")
+        begin_operation(connection, plan, total=3, form=ids.new())
+
+    def state() -> tuple[int, bool]:
+        with engine.connect() as connection:
+            affected = connection.execute(select(audit.c.affected)).scalar_one()
+            return affected, connection.execute(select(operation.c.leased_until)).scalar_one() is not None
+
+    settings, stop = load({"database_url": sqlite_url}), asyncio.Event()
+    page = serving.serve(settings, port=0, user="ann", may=OPERATOR, also=(), say=lambda _: None)
+    running = asyncio.ensure_future(page(stop))
+    async with asyncio.timeout(30):
+        while state() != (1, True):
+            await asyncio.sleep(0.02)
+        stop.set()
+        await running
+    assert state() == (1, False)
 
 
 @pytest.mark.parametrize("ends", [False, True])
