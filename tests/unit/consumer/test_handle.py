@@ -121,6 +121,16 @@ async def test_names_of_another_version_wait_for_it_while_those_of_this_one_run(
     assert str(error).startswith("it is for Newer0, Newer1, Newer2, …, and no handler")
 
 
+async def test_a_name_of_another_version_outlives_a_dead_handler_beside_a_retried_one(bench: Bench, database_url: str):
+    bench.subscriber.queue.put(message(), DeliveryHeaders(handlers=("Rejects", "Flaky", "Newer")))
+    await bench.run_until_settled(rejects, Flaky(1).handler)
+    assert sorted((handler or "", reason) for _, handler, reason, *_ in dead(database_url)) == [
+        ("", "no handler"),
+        ("Rejects", "rejected"),
+    ]
+    assert count(database_url, effects) == 1
+
+
 async def test_an_id_with_an_impossible_time_is_handled(bench: Bench):
     bench.put(message(id="ffffffff-ffff-7fff-bfff-ffffffffffff"))
     assert (await bench.drain(work)).outcomes == {Outcome.PROCESSED: 1}
