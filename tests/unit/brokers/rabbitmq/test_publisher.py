@@ -58,6 +58,7 @@ async def test_a_nack_before_the_time_limit_counts_as_any_other(is_blocked: bool
     receipts = await publishing
     assert [each.verdict for each in receipts] == ["postponed", "unknown", "unknown", "confirmed"]
     assert receipts[1].reason == "the broker nacked all for routing key 'a' on this connection"
+    assert publisher._channel is (opened if is_blocked else None), "only a block ends by itself"
     assert "a" in publisher._serialized.nacked
     assert publisher._serialized.among({"b"}) == {"b"}, "after a nack all routes are serialized"
 
