@@ -123,6 +123,12 @@ async def test_names_of_another_version_wait_for_it_while_those_of_this_one_run(
     assert str(error).startswith("it is for Newer0, Newer1, Newer2, …, and no handler")
 
 
+async def test_a_message_for_other_versions_alone_is_one_dead_letter(bench: Bench, database_url: str):
+    bench.subscriber.queue.put(message(), DeliveryHeaders(handlers=("Newer", "Newest")))
+    await bench.run_until_settled(work)
+    assert [(handler, reason) for _, handler, reason, *_ in dead(database_url)] == [(None, "no handler")]
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_a_name_of_another_version_outlives_a_dead_handler_beside_a_retried_one(
     bench: Bench, database_url: str, ordered: bool
