@@ -145,6 +145,27 @@ async def test_a_claim_leaves_out_keys_that_are_blocked_in_the_batch_before(
         await batch.connection.close()
 
 
+async def test_a_row_that_waits_in_the_batch_before_holds_up_the_rows_behind_it(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """That batch was planned not to send it, and does not, although the message before it is gone by now."""
+    fill(pg_engine, 3, keys=1)
+    now = datetime.now(UTC)
+    first = tables.outbox.c.position == 1
+    with pg_engine.begin() as connection:
+        waits = {"held": True, "due_at": now + timedelta(hours=1)}
+        connection.execute(tables.outbox.update().where(first).values(waits))
+    claimer = Claimer(async_pg_engine, 1)
+    batch = await claimer.claim(now, now=now)
+    assert list(batch.waiting.values()) == [[2]]
+    with pg_engine.begin() as connection:
+        connection.execute(tables.outbox.delete().where(first))
+    following = await claimer.claim(now, now=now, beside=batch)
+    assert ([row.position for row in following.rows], following.send) == ([3], [])
+    await following.connection.close()
+    await batch.connection.close()
+
+
 async def test_two_relays_work_off_a_backlog_and_others_take_over_when_they_are_gone(
     pg_engine: Engine, async_pg_engine: AsyncEngine
 ):

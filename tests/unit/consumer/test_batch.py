@@ -139,6 +139,29 @@ async def test_the_attempts_of_a_retried_message_are_recorded(bench: Bench, data
     assert [row["attempts"] for row in rows(database_url, tables.inbox)] == [4, 1]
 
 
+async def test_failures_on_record_are_forgotten_with_the_batch_that_handles_their_messages(
+    bench: Bench, database_url: str
+):
+    async with bench.engine.begin() as connection:
+        noted = [{"queue": "billing", "message_id": f"m-{number:03}"} for number in (1, 2)]
+        await connection.execute(insert(tables.attempt), noted)
+    for number in (1, 2):
+        bench.subscriber.queue.put(order(number), DeliveryHeaders(attempt=3))
+    assert (await bench.drain(together)).outcomes == {Outcome.PROCESSED: 2}
+    assert rows(database_url, tables.attempt) == []
+
+
+async def test_a_message_that_is_also_for_a_handler_of_another_version_is_not_acked_with_its_batch(
+    bench: Bench, database_url: str
+):
+    bench.subscriber.queue.put(order(1), DeliveryHeaders(handlers=("Together", "Newer")))
+    bench.put(order(2))
+    consumer = await bench.run_until_settled(together)
+    assert consumer.outcomes == {Outcome.PROCESSED: 2, Outcome.DUPLICATE: 2, Outcome.RETRIED: 2, Outcome.DEAD: 1}
+    (letter,) = rows(database_url, tables.dead_letter)
+    assert (letter["message_id"], letter["handler"], letter["reason"]) == ("m-001", None, "no handler")
+
+
 async def test_behind_a_message_that_waits_in_its_key_queue_nothing_of_its_key_is_handled(
     bench: Bench, database_url: str
 ):

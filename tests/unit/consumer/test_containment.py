@@ -215,9 +215,9 @@ async def test_what_is_not_an_exception_ends_the_consumer_and_its_message_comes_
     assert rows(database_url, tables.dead_letter) == []
 
 
-@pytest.mark.parametrize("concurrency", [SINGLE, ORDERED])
+@pytest.mark.parametrize(("concurrency", "redelivered"), [(SINGLE, False), (ORDERED, False), (SINGLE, True)])
 async def test_an_error_of_our_own_sets_one_message_aside(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency, redelivered: bool
 ):
     @inbox_handler("Work")
     def work(session: Session, event: OrderConfirmed) -> None: ...
@@ -230,7 +230,10 @@ async def test_an_error_of_our_own_sets_one_message_aside(
         await conclude(self, arrival, *more)
 
     monkeypatch.setattr(HandlerRunner, "_conclude", unlucky)
-    bench.put(*(message(id=f"m-{number}", key="k") for number in range(4)))
+    for number in range(4):
+        bench.put(message(id=f"m-{number}", key="k"))
+        if redelivered:
+            bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
     with capture_logs() as said:
         consumer = await bench.run_until_settled(work, concurrency=concurrency)
     assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 2}
@@ -241,6 +244,7 @@ async def test_an_error_of_our_own_sets_one_message_aside(
     ]
     assert [line["log_level"] for line in said if "reason" in line] == ["error", "error"]
     assert all("unlucky" in line["exception"] for line in said if "reason" in line)
+    assert rows(database_url, tables.attempt) == [], "its start has ended"
 
 
 @pytest.mark.unexpected

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, Reject, Retry, inbox_handler, tables
+from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.consumer import Concurrency, ConsumerPolicy, decisions, dispatcher
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message, rows
@@ -282,8 +283,11 @@ async def test_a_cancellation_that_the_client_library_swallows_ends_it_all_the_s
     assert running.cancelled()
 
 
+@pytest.mark.parametrize("newer", [(), ("Newer",)])
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_a_handler_that_has_buried_a_redelivered_message_does_not_run_again(bench: Bench, ordered: bool):
+async def test_a_handler_that_has_buried_a_redelivered_message_does_not_run_again(
+    bench: Bench, database_url: str, ordered: bool, newer: tuple[str, ...]
+):
     """A process ended after the dead letter of one handler; another one fails once more."""
     calls = Counter[str]()
 
@@ -302,7 +306,10 @@ async def test_a_handler_that_has_buried_a_redelivered_message_does_not_run_agai
     known = {"payload": b"{}", "headers": b"{}", "content_type": "application/json", "version": 1, "attempts": 1}
     async with bench.engine.begin() as connection:
         await connection.execute(insert(tables.dead_letter).values(**row, **known, reason="rejected"))
-    bench.put(order(1, key="k"))
+    names = ("Rejects", "Stumbles", *newer) if newer else ()
+    bench.subscriber.queue.put(order(1, key="k"), DeliveryHeaders(handlers=names))
     bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
     await bench.run_until_settled(rejects, stumbles, concurrency=Concurrency(2, ordered=ordered))
     assert calls == {"Stumbles": 3}
+    letters = {row["handler"]: row["reason"] for row in rows(database_url, tables.dead_letter)}
+    assert letters == {"Rejects": "rejected"} | dict.fromkeys([None] * len(newer), "no handler")

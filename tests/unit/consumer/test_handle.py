@@ -1,5 +1,6 @@
 """One delivery from its arrival to its ack."""
 
+import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -8,6 +9,7 @@ from structlog.testing import capture_logs
 from outboxkit import Outcome, Reject, inbox_handler, tables
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import DeliveryHeaders
+from outboxkit.consumer import Concurrency
 from tests.unit.consumer.conftest import AT_ONCE, Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -119,6 +121,34 @@ async def test_names_of_another_version_wait_for_it_while_those_of_this_one_run(
     ((id_, handler, reason, error, attempts),) = dead(database_url)
     assert (id_, handler, reason, attempts) == ("m-1", None, "no handler", 3)
     assert str(error).startswith("it is for Newer0, Newer1, Newer2, …, and no handler")
+
+
+async def test_a_message_for_other_versions_alone_is_one_dead_letter(bench: Bench, database_url: str):
+    bench.subscriber.queue.put(message(), DeliveryHeaders(handlers=("Newer", "Newest")))
+    await bench.run_until_settled(work)
+    assert [(handler, reason) for _, handler, reason, *_ in dead(database_url)] == [(None, "no handler")]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_name_of_another_version_outlives_a_dead_handler_beside_a_retried_one(
+    bench: Bench, database_url: str, ordered: bool
+):
+    calls: list[int] = []
+
+    @inbox_handler("Rejects")
+    def rejects_once(session: Session, event: OrderConfirmed) -> None:
+        calls.append(event.order_id)
+        raise Reject("no such order")
+
+    headers = DeliveryHeaders(handlers=("Rejects", "Flaky", "Newer"))
+    bench.subscriber.queue.put(message(key="k"), headers)
+    await bench.run_until_settled(rejects_once, Flaky(1).handler, concurrency=Concurrency(2, ordered=ordered))
+    assert calls == [7], "it has given up, and does not run again"
+    assert sorted((handler or "", reason) for _, handler, reason, *_ in dead(database_url)) == [
+        ("", "no handler"),
+        ("Rejects", "rejected"),
+    ]
+    assert count(database_url, effects) == 1
 
 
 async def test_an_id_with_an_impossible_time_is_handled(bench: Bench):

@@ -70,6 +70,16 @@ def test_a_raised_redirect_is_an_answer(entrance: Door):
     assert (entrance.effects, entrance.keys) == (1, 1)
 
 
+def test_a_raised_response_of_an_error_takes_the_effects_along(entrance: Door):
+    def view() -> Any:
+        entrance.work()
+        abort(Response("sold out", 409))
+
+    first, _ = twice(entrance.view(view))
+    assert (first.status_code, first.get_data()) == (409, b"sold out")
+    assert (entrance.effects, entrance.keys) == (0, 1)
+
+
 def test_an_interrupt_takes_everything_back(entrance: Door):
     def view() -> Any:
         entrance.work()

@@ -62,6 +62,16 @@ def test_the_work_commits_with_the_answer_or_not_at_all(engine: Engine):
     assert isinstance(told(engine), Replay)
 
 
+def test_after_the_rollback_of_its_request_a_session_is_for_other_work(engine: Engine):
+    """As an error handler of the application that keeps a note of what went wrong."""
+    with Session(engine) as session:
+        assert isinstance(ledger.begin_request(session, **ASKED), Fresh)
+        ledger.roll_back(session)
+        session.execute(insert(effects).values(what="a note"))
+        session.commit()
+    assert isinstance(told(engine), Fresh)
+
+
 def test_every_request_of_a_transaction_needs_its_answer(engine: Engine):
     with Session(engine) as session:
         first, second = (ledger.begin(session, **ASKED | {"key": key}) for key in ("k-1", "k-2"))

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, tables
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
+from outboxkit.codec.headers import read_delivery_headers
 from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
 from tests.unit.shop import NOW
 
@@ -167,6 +168,32 @@ async def test_a_rate_is_kept(engine: Engine, async_engine: AsyncEngine, rate: f
     await replay(async_engine, queue, rate=rate, monotonic=lambda: now[0], sleep=sleep)
     assert queue.batches == batches
     assert now[0] - 100 == pytest.approx(5 / rate)
+
+
+async def test_a_replay_that_goes_on_waits_for_its_own_messages_alone(engine: Engine, async_engine: AsyncEngine):
+    """The first thousand were published before it was interrupted, by another process."""
+    for position in range(1, 4):
+        keep(engine, position)
+    slept, done = list[float](), Replayed(count=1000, total=1003)
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    replayer = Replayer(async_engine, Queue(), ReplaySelection(), rate=1, monotonic=lambda: 0.0, sleep=sleep)
+    await replayer.run(asyncio.Event(), done)
+    assert slept == [1, 2, 3]
+    assert (done.count, done.complete) == (1003, True)
+
+
+async def test_a_kept_message_that_went_back_to_one_handler_is_replayed_for_all(
+    engine: Engine, async_engine: AsyncEngine
+):
+    keep(engine, 1, queue="mails", headers=b'{"a":1,"outboxkit-handlers":["SendMail"]}')
+    queue = Queue()
+    await replay(async_engine, queue)
+    (message,) = queue.taken
+    assert (message.queue, message.headers["a"]) == (None, 1)
+    assert read_delivery_headers(message.headers).handlers == ()
 
 
 async def test_the_audit_trail_has_the_count_every_two_seconds(engine: Engine, async_engine: AsyncEngine):

@@ -27,6 +27,15 @@ def test_a_relay_that_goes_on_has_its_share_again(seconds: Seconds):
     assert shares.stands_by
 
 
+def test_a_relay_that_leaves_its_share_does_not_stand_by(seconds: Seconds):
+    shares = Shares(seconds, 2)
+    shares.number = 9
+    shares.saw([(1, "1/1")])
+    assert (shares.count, shares.rank) == (2, 1)
+    shares.leave()
+    assert (shares.count, shares.rank, shares.stands_by) == (1, 0, False)
+
+
 def test_keys_that_stay_blocked_add_up_although_each_claim_meets_one(seconds: Seconds):
     """A relay that froze holds them all, and each claim meets only some: the free message behind all of them waits."""
     contended = ContendedKeys(seconds)

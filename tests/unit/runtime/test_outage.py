@@ -168,6 +168,17 @@ async def test_a_step_ends_the_outages_of_those_that_it_reaches():
     ]
 
 
+async def test_the_outage_of_a_broker_that_cannot_be_used_ends_with_no_step():
+    """Such as a step that asked the database alone, while the broker is away or blocks publishers."""
+    trouble: list[str | None] = ["the broker has blocked publishers: low on disk", None]
+    steps = Steps()
+    outage = steps.outage(trouble=lambda: trouble.pop(0))
+    outage.begins(GONE)
+    for away in (["broker"], []):
+        await outage.ride_out(steps, asyncio.Event())
+        assert list(outage.errors) == away
+
+
 async def test_a_long_outage_is_mentioned_every_minute_with_what_is_heard_by_then():
     now = 0.0
     steps = Steps(GONE, *[BrokerUnavailable(f"refused at {second}") for second in range(10, 200, 10)])

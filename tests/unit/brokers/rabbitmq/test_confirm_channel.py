@@ -161,6 +161,23 @@ async def test_what_cannot_be_written_is_rejected_and_takes_no_tag(wire: Wire, o
     assert [receipt and receipt.verdict for receipt in batch.receipts] == ["rejected", "not sent", "confirmed"]
 
 
+async def test_what_is_returned_between_two_windows_holds_up_its_key_in_the_next(
+    wire: Wire, opened: ConfirmChannel, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(confirm_channel, "WINDOW_MESSAGES", 1)
+    messages = [message(id="0", key="k"), message(id="1", key="k")]
+    serialized = SerializedRoutes(lambda: 0.0)
+    serialized.record_confirm(messages[0].routing_key)
+    batch = PublishPlan(messages, serialized)
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
+    await settled(sending)
+    opened.tracker.returned("0", "NO_ROUTE")
+    assert await wire.next_ids() == ["0"]
+    await asyncio.wait((sending,), timeout=5)
+    assert wire.write_queue.empty()
+    assert [receipt and receipt.verdict for receipt in batch.receipts] == ["unroutable", "not sent"]
+
+
 async def test_a_cancelled_wait_for_the_writer_counts_no_tag(wire: Wire, opened: ConfirmChannel):
     while not wire.write_queue.full():
         wire.write_queue.put_nowait(ChannelFrame(payload=b"", should_close=False))

@@ -205,6 +205,7 @@ async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
     tracker.blocked(None)
     with pytest.raises(BrokerUnavailable, match=r"did not confirm a copy for 'outboxkit\.delay\.1s' in time"):
         await copying
+    assert copies._channel is None, "a connection without answers is not used again"
 
 
 async def test_without_a_broker_there_is_no_copy():

@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, ConfigurationError
+from outboxkit.brokers.rabbitmq import publisher as publisher_module
 from outboxkit.brokers.rabbitmq.confirm_channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.publisher import RabbitPublisher
 from tests.unit.brokers.rabbitmq.test_confirm_channel import Wire
@@ -57,5 +58,32 @@ async def test_a_nack_before_the_time_limit_counts_as_any_other(is_blocked: bool
     receipts = await publishing
     assert [each.verdict for each in receipts] == ["postponed", "unknown", "unknown", "confirmed"]
     assert receipts[1].reason == "the broker nacked all for routing key 'a' on this connection"
+    assert publisher._channel is (opened if is_blocked else None), "only a block ends by itself"
     assert "a" in publisher._serialized.nacked
     assert publisher._serialized.among({"b"}) == {"b"}, "after a nack all routes are serialized"
+
+
+async def test_a_channel_that_was_closed_for_an_earlier_batch_blames_no_message_of_this_one():
+    publisher = RabbitPublisher("amqp://mq/", exchange="outboxkit")
+    wire = Wire()
+    publisher._channel = opened = ConfirmChannel(wire, exchange="outboxkit", app_id="shop")  # type: ignore[arg-type]
+    opened.tracker.sent(["early"], [0])  # and never answered: the time limit ended its batch
+    publishing = asyncio.create_task(publisher.publish([message(id="next")]))
+    assert await wire.next_ids() == ["next"]
+    opened.tracker.closed(406, "PRECONDITION_FAILED", connection_too=False)
+    assert [each.verdict for each in await publishing] == ["unknown"]
+
+
+async def test_a_new_connection_has_confirmed_no_route(monkeypatch: pytest.MonkeyPatch):
+    async def connected(*_: object, **__: object) -> None: ...
+
+    async def opened(*_: object, **__: object) -> ConfirmChannel:
+        return ConfirmChannel(Wire(), exchange="outboxkit", app_id="shop")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(publisher_module.connection, "connect", connected)
+    monkeypatch.setattr(publisher_module, "open_confirm_channel", opened)
+    publisher = RabbitPublisher("amqp://mq/", exchange="outboxkit")
+    publisher._serialized.record_confirm("a")
+    assert publisher._serialized.among({"a"}) == set()
+    await publisher.connect()
+    assert publisher._serialized.among({"a"}) == {"a"}, "its queue may be gone"

@@ -1,5 +1,8 @@
 """The subscriber without a broker; what needs one is in the integration tests."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from pamqp import commands
 
@@ -7,6 +10,7 @@ from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
+from outboxkit.codec.headers import DeliveryHeaders
 
 
 @pytest.fixture
@@ -99,3 +103,21 @@ async def test_messages_that_wait_and_are_never_delivered_end_the_channel(monkey
     scripted._sources, scripted.depths = ("billing",), [ONE]
     with pytest.raises(BrokerUnavailable, match="messages wait in the queue, and the broker delivers none"):
         await scripted._next_or_none(DeliveryChannel(timeout=1, max_unacked_bytes=1000))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_copy_that_is_not_confirmed_ends_its_channel_unless_that_has_stopped(
+    subscriber: RabbitSubscriber, is_stopped: bool
+):
+    async def put(*_: Any, **__: Any) -> None:
+        raise BrokerUnavailable("no confirm")
+
+    subscriber._retry_publisher.put = put  # type: ignore[method-assign]
+    channel = DeliveryChannel(timeout=1, max_unacked_bytes=1000)
+    if is_stopped:
+        channel.stopped.set()
+    delivery: Any = SimpleNamespace(raw=SimpleNamespace(consumer="billing"), channel=channel, topic="t")
+    with pytest.raises(BrokerUnavailable, match="no confirm"):
+        await subscriber.copy(delivery, DeliveryHeaders(attempt=2), subscriber.delays[0])
+    assert channel.lost == (None if is_stopped else "no confirm"), "its other deliveries can still be acked"
+    assert await subscriber.waiting_retries() == 0

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from sqlalchemy.orm import Session
 
 from tests.unit.http.fastapi.conftest import Shop
@@ -39,3 +39,18 @@ async def test_an_error_is_remembered_if_the_session_is_on_a_connection(shop: Sh
         (409, "true"),
     ]
     assert shop.count() == 0
+
+
+async def test_an_error_that_the_application_answers_in_pieces_is_sent_whole_and_forgotten(shop: Shop):
+    @shop.app.exception_handler(LookupError)
+    async def in_pieces(_: Request, __: LookupError) -> Response:
+        return StreamingResponse(iter(["a", "b"]), 409)
+
+    def refuse(*_: Any) -> None:
+        raise LookupError
+
+    shop.act = refuse
+    shop.serve()
+    answers = [await shop.post(), await shop.post()]
+    found = [(each.status_code, each.text, each.headers.get("idempotency-replayed")) for each in answers]
+    assert found == [(409, "ab", None)] * 2
