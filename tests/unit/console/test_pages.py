@@ -119,10 +119,10 @@ async def test_filters(browser: Browser, engine: Engine, query: str, found: set[
 async def test_a_finding_leads_to_the_rows_that_it_is_about(browser: Browser, engine: Engine):
     base: dict[str, Any] = {"held": False, "due_at": None, "attempts": 0, "last_error": None, "destination": "default"}
     failed = {"held": True, "attempts": 3, "last_error": "no queue", "due_at": NOW + timedelta(hours=1)}
-    old = {"created_at": NOW - timedelta(hours=2)}
+    old, late = ({"created_at": NOW + timedelta(hours=hours)} for hours in (-2, 2))
     failing = [base | failed | {"message_id": f"f-{kind}", "type": f"{kind} & co"} for kind in ("ordered", "billed")]
     mail = {"destination": "mail/é"}
-    add(engine, outbox, *failing, base | old | mail | {"message_id": "old"}, base | {"message_id": "now"})
+    add(engine, outbox, *failing, base | old | mail | {"message_id": "old"}, base | late | {"message_id": "now"})
     found = dict[str, set[str]]()
     async with browser() as client:
         overview = (await client.get("/")).text
