@@ -85,6 +85,8 @@ def test_keys_stay_in_order_and_nothing_is_lost_when_the_whole_broker_restarts(
         on_own_rabbitmq.wait_for_empty_outbox()
         end()
         own_rabbitmq.start()
+        broker.bind(BOOKED, queue=f"{broker.queue}-booked", arguments={})  # a killed broker may forget a binding
+        broker.disconnect()
         stock.add(next(parts))
         already = stock.booked().total()
         consumers = [stock.consume(*SPLIT, **PATIENT) for _ in range(2)]
