@@ -254,11 +254,11 @@ class _Exchange:
 
     async def succeeded(self, answered: FastApiResponse) -> FastApiResponse:
         """Commit the endpoint's work with its answer, or roll it back if the answer is not to be remembered."""
-        run, self.run = self.run, None  # no answer to an error of the commit is remembered
-        if run is not None:
-            end = partial(run.end, status=answered.status_code, whole=partial(_whole, answered))
+        if self.run is not None:
+            end = partial(self.run.end, status=answered.status_code, whole=partial(_whole, answered))
             for header in await _on(self.session, end):
                 answered.headers.append(*header)
+            self.run = None
         return answered
 
     async def failed(self, error: Exception) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fastapi import Depends
 from fastapi.responses import Response, StreamingResponse
-from sqlalchemy import select
+from sqlalchemy import event, select
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
@@ -293,10 +293,15 @@ async def test_an_error_of_the_moment_forgets_the_key_and_the_work(front: Any, s
 
 
 @pytest.mark.parametrize(("status", "is_remembered"), [(404, True), (410, True), (422, False), (500, False)])
-async def test_an_error_is_remembered_as_the_application_answers_it(front: Any, status: int, is_remembered: bool):
+@pytest.mark.parametrize("when", ["in the endpoint", "at the commit"])
+async def test_an_error_is_remembered_as_the_application_answers_it(
+    front: Any, status: int, is_remembered: bool, when: str
+):
     front.answers(LookupError, status)
     front.serve()
     front.act = raising(LookupError())
+    if when == "at the commit":
+        front.act = lambda session: event.listen(session, "before_commit", raising(LookupError()), once=True) or MADE
     first, second = await front.post(), await front.post()
     assert [(got.status, got.content) for got in (first, second)] == [(status, b"LookupError")] * 2
     assert (second.is_replay, front.stored) == (is_remembered, (0, int(is_remembered)))
