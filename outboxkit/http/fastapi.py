@@ -4,7 +4,6 @@
 """
 
 import inspect
-import re
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -161,8 +160,8 @@ class IdempotentRoute(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body of a request with a key, and see the answer pass."""
         included = scope.get("fastapi", {}).get("effective_route_context")  # with the dependencies of including routers
-        is_this = included is not None and included.original_route is self
-        idempotent = self._idempotent_of(included if is_this else self)
+        route = included if included is not None and included.original_route is self else self
+        idempotent = self._idempotent_of(route)
         if idempotent is None:
             return await super().handle(scope, receive, send)
         exchange = scope[_PLACE] = _Exchange(idempotent.rules, send)
@@ -176,7 +175,7 @@ class IdempotentRoute(APIRoute):
                 return await answer.send_response(send, answer.problem_response(problem))
             receive = replayed(body, receive)
             try:
-                exchange.request_key = request_key_of(scope, body, _operation(scope, self))
+                exchange.request_key = request_key_of(scope, body, _operation(scope, route))
             except Problem as problem:  # a caller that is not known gets that answer first
                 exchange.refusal = problem
         return await super().handle(scope, receive, exchange.send)
@@ -347,16 +346,13 @@ def _usable(session: object) -> object:
     return session
 
 
-def _operation(scope: Scope, route: APIRoute) -> str:
-    """The path with the names of its parameters in place of their values: a key is for one request of all these."""
-    prefix: str = scope["path"]
-    end = ""
-    if found := re.search(route.path_regex.pattern.removeprefix("^"), prefix):
-        prefix, end = prefix[: found.start()], route.path_format
-    for name, value in scope.get("path_params", {}).items():
-        if f"{{{name}}}" not in end:  # of an application or a router around it
-            prefix = prefix.replace(f"/{value}", f"/{{{name}}}", 1)
-    return prefix + end
+def _operation(scope: Scope, route: Any) -> str:
+    """The path with the names of the route's parameters in place of their values: a key is for one of these requests.
+
+    The path of a mounted application stands before it as it was sent.
+    """
+    mount: str = scope.get("root_path", "")
+    return (mount if scope["path"].startswith(f"{mount}/") else "") + str(route.path_format)
 
 
 def _whole(answered: FastApiResponse) -> Response:
