@@ -8,9 +8,12 @@ QUIETLY := --quiet --disable-pip-version-check --no-deps
 UV := 'uv>=0.8'
 RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
 WORKERS := --numprocesses=3 --dist=worksteal
+COVERED := tests/unit tests/integration tests/acceptance/test_processes.py tests/acceptance/test_run.py
+COVERAGE := --cov --cov-report=term:skip-covered $(COVERED)
 ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
+AT_NIGHT = OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(WORKERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo docs dist matrix model mutation soak test test-all test-lowest coverage bench check format lock clean
@@ -29,14 +32,13 @@ test: $(VENV)/.tests ## every promise once, on real PostgreSQL and RabbitMQ (fou
 
 test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples, random seeds (SEED=… for the same again)
 	@$(BIN)/python -m tests.servers --provide --night
-	OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(WORKERS) $(ARGS)
-	@$(MAKE) --no-print-directory coverage
+	$(AT_NIGHT) $(COVERAGE) $(ARGS)
+	$(AT_NIGHT) $(addprefix --ignore=,$(COVERED)) $(ARGS)
 	@$(MAKE) --no-print-directory dist
 
 coverage: $(VENV)/.tests ## how much of outboxkit the tests of its parts run; fails below what pyproject.toml asks
 	@$(BIN)/python -m tests.servers --provide
-	$(BIN)/python -m pytest -q $(WORKERS) --cov --cov-report=term:skip-covered tests/unit tests/integration \
-		tests/acceptance/test_processes.py tests/acceptance/test_run.py
+	$(BIN)/python -m pytest -q $(WORKERS) $(COVERAGE)
 
 model: $(VENV)/.tests ## check the models of the protocol with spin, and that each broken variant of them fails (ARGS="--night", "--help")
 	$(BIN)/python -m tests.model $(ARGS)
