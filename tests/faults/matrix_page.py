@@ -21,11 +21,11 @@ run again until it ends well. All must be done then, once: each effect and row i
 that the message did not cause, no message is dead without a cause, a key is in order, the queue is empty, and the
 process ends cleanly.
 
-Each of the {cells} cells is [a test](../../tests/faults/test_matrix.py), named by row and column. `make matrix` runs
-all of them, `make test` the few that are marked, `make test-all` a fifth besides, drawn by its seed.
+Each step of a row below, stopped in one of these ways, is [a test](../../tests/faults/test_matrix.py): {cells} in all.
+`make matrix` runs them all, `make test` those of the last column, `make test-all` a fifth besides, drawn by its seed.
 
-| step | {columns} |
-|---|{rules}
+| what goes on | steps | in the gate |
+|---|---|---|
 {rows}
 
 ## What is left out
@@ -47,24 +47,12 @@ def page() -> str:
     """The page, whole."""
     lines = list[str]()
     for cell, steps in STEPS.items():
-        lines.append(f"| **{_first_line(cell)}** |" + " |" * len(Fault))
-        for what, step in steps:
-            row = Row(cell, what, step)
-            lines.append(f"| {row.name} | {' | '.join(_mark(row, fault) for fault in Fault)} |")
+        rows = [Row(cell, what, step) for what, step in steps]
+        gate = [f"{row.what}, {TITLES[fault]}" for row in rows for fault in Fault if (row, fault) in IN_THE_GATE]
+        names = ", ".join(row.what for row in rows)
+        lines.append(f"| **{cell.__name__}**: {_first_line(cell)} | {names} | {'; '.join(gate)} |")
     excluded = [f"* {cell.__name__}, {TITLES[fault]}: {why}." for (cell, _, fault), why in EXCLUDED.items()]
-    return PAGE.format(
-        cells=len(CELLS),
-        columns=" | ".join(TITLES.values()),
-        rules="---|" * len(Fault),
-        rows="\n".join(lines),
-        excluded="\n".join(excluded),
-    )
-
-
-def _mark(row: Row, fault: Fault) -> str:
-    if (row, fault) in IN_THE_GATE:
-        return "in the gate"
-    return "left out" if (row.cell, row.step.wire, fault) in EXCLUDED else "yes"
+    return PAGE.format(cells=len(CELLS), rows="\n".join(lines), excluded="\n".join(excluded))
 
 
 def _first_line(cell: type[Cell]) -> str:
