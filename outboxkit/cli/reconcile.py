@@ -249,6 +249,17 @@ def _advice(result: Reconciled, producer: str | None) -> Iterator[str]:
             f"{count} messages with different payloads were published under the id {id_!r}: every handler has had one "
             "of them alone. Give each an id of its own: leave message_id out, or derive it from what tells them apart"
         )
+    for tally in result.handlers:
+        since, seen = iso(tally.forgets_before), iso(tally.first_seen)
+        if tally.forgotten:
+            count = many(tally.forgotten, "message")
+            yield f"{count} for {tally.handler} not compared: its inbox does not remember what was added before {since}"
+        if tally.older:
+            count = number(tally.older)
+            yield (
+                f"{count} of the messages that {tally.handler} lacks were added before it was first seen, at {seen}: "
+                f"they may not be meant for it. --since {seen} leaves them out"
+            )
     if result.missing:
         yield (
             "a missing message may still be in its queue, or wait there for its next attempt: the tables cannot tell. "

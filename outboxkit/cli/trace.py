@@ -18,7 +18,7 @@ from outboxkit.errors.figures import many, printable_name, shell_word
 from outboxkit.exit_codes import FAILED
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.trace import MessageTrace, Trace, TraceQuery, trace_messages
-from outboxkit.runtime import compose
+from outboxkit.runtime import compose, urls
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.settings import Settings
 
@@ -55,33 +55,38 @@ def trace(
         reason = "none was given" if count == 0 else f"{count} were given"
         raise ConfigurationError(f"exactly one of a message's ID, --key and --correlation is accepted; {reason}")
     query = TraceQuery(id_, key, correlation, limit, point_in_time("--since", since, utc_now()))
-    urls = [compose.database_url(settings), *(url_of_option("--also", value) for value in also or [])]
-    answer = asyncio.run(_trace(query, list(dict.fromkeys(urls))))
+    first = compose.database_url(settings)
+    others = [(url, value) for value in also or [] if (url := url_of_option("--also", value)) != first]
+    answer = asyncio.run(_trace(query, list(dict.fromkeys((first, *(url for url, _ in others))))))
     if as_json:
         print_json(answer)
     else:
-        for line in trace_lines(answer, width=fold_width()):
+        options = {
+            urls.shown(url): f" --database-url {shell_word(value) if value.startswith('@') else 'URL'}"
+            for url, value in others
+        }
+        for line in trace_lines(answer, options, width=fold_width()):
             typer.echo(line)
     if not answer.messages:
         sys.exit(FAILED)
 
 
-async def _trace(query: TraceQuery, urls: Sequence[str]) -> Trace:
+async def _trace(query: TraceQuery, databases: Sequence[str]) -> Trace:
     async with AsyncExitStack() as stack:
         engines = [
-            await stack.enter_async_context(connected(url, "trace", pool_size=1, only_reads=True)) for url in urls
+            await stack.enter_async_context(connected(url, "trace", pool_size=1, only_reads=True)) for url in databases
         ]
         return await trace_messages(engines, query)
 
 
-def trace_lines(answer: Trace, *, width: int) -> Iterator[str]:
-    """The whole answer, folded to the width."""
-    for label, text in _parts(answer):
+def trace_lines(answer: Trace, options: Mapping[str, str], *, width: int) -> Iterator[str]:
+    """The whole answer, folded to the width. `options` name the databases of `--also` to a command."""
+    for label, text in _parts(answer, options):
         inner = len(text) - len(text.lstrip())
         yield from folded(label.ljust(LABEL) + text, width, " " * (LABEL + inner + 2)) or [""]
 
 
-def _parts(answer: Trace) -> Iterator[tuple[str, str]]:
+def _parts(answer: Trace, options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     several = len(answer.databases) > 1
     places = {name: f" [{number}]" if several else "" for number, name in enumerate(answer.databases, 1)}
     for name, place in places.items():
@@ -94,7 +99,7 @@ def _parts(answer: Trace) -> Iterator[tuple[str, str]]:
             yield "", f"if it is a key: outboxkit trace --key {shell_word(value)}"
     for message in answer.messages:
         yield "", ""
-        yield from _message(message, places)
+        yield from _message(message, places, options)
     if answer.more:
         yield "", ""
         yield "more", f"{many(answer.more, 'message')} not shown: --limit shows more of them"
@@ -102,7 +107,7 @@ def _parts(answer: Trace) -> Iterator[tuple[str, str]]:
     yield from _list("not read", answer.not_read)
 
 
-def _message(message: MessageTrace, places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _message(message: MessageTrace, places: Mapping[str, str], options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield "message", printable_name(message.message_id)
     key = f", key {printable_name(message.key)}" if message.key is not None else ""
     elsewhere = message.destination not in (None, DEFAULT_DESTINATION)
@@ -121,7 +126,8 @@ def _message(message: MessageTrace, places: Mapping[str, str]) -> Iterator[tuple
     for number, why in enumerate(message.why):
         yield "why" * (number == 0), printable_name(why.text) + places.get(why.database, "")
         for cure in why.cure:
-            yield "", f"  cure: {printable_name(cure)}"
+            option = options.get(why.database, "") if cure.startswith("outboxkit ") else ""
+            yield "", f"  cure{places.get(why.database, '')}: {printable_name(cure)}{option}"
     events = [
         f"{_written(each.at)}  {printable_name(each.text)}{places.get(each.database or '', '')}"
         for each in message.timeline

@@ -19,6 +19,7 @@ from outboxkit.operators.pausing import pause_process, resume_process
 from outboxkit.runtime import pauses
 from outboxkit.runtime.pauses import Pause
 from outboxkit.runtime.workers import CONSUMER, RELAY, RETENTION, KnownWorker, read_workers
+from outboxkit.statements.dialects import is_server
 
 MOST_GROUPS = 200
 """Destinations and queues that are shown."""
@@ -45,7 +46,14 @@ async def workers(visit: Visit) -> Response:
     """Show the workers by what they work on."""
     groups, now = await visit.read(_groups), await visit.read(read_now)
     skew = LIMITS.skew.total_seconds()
-    return visit.page("workers.html", groups=groups[:MOST_GROUPS], more=len(groups) > MOST_GROUPS, skew=skew, now=now)
+    return visit.page(
+        "workers.html",
+        groups=groups[:MOST_GROUPS],
+        more=len(groups) > MOST_GROUPS,
+        skew=skew,
+        now=now,
+        is_server=is_server(visit.console.engine.dialect.name),
+    )
 
 
 def _groups(connection: Connection) -> Sequence[WorkerGroup]:

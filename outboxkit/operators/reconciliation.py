@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import schema, statements
+from outboxkit import ids, schema, statements
 from outboxkit.database.driver_rows import DriverRows, fetch, pages
 from outboxkit.database.engines import snapshot
 from outboxkit.errors import ConfigurationError
@@ -56,23 +57,31 @@ class HandlerTally:
     """The messages that a handler takes, by what became of them.
 
     Attributes:
-        queues: the queues whose consumers have it; none if that is not known.
-        expected: messages that it takes: the sum of the others.
+        queues: the queues whose consumers have it, the one that was seen last first; none if that is not known.
+        forgets_before: an older message may be missing because the inbox has forgotten it; None: not known.
+        first_seen: when a consumer registered it first; None: not known.
+        expected: messages that it takes: the sum of those that follow, but for the last two.
         processed: those that it has handled, or that were discarded for it.
         dead: those with an open dead letter.
         waiting: those with a crash record, that were published, or replayed as a dead letter, within the margin, or
             that wait in the consumer's outbox since their replay.
         missing: all others.
+        older: those of the missing ones that were added before it was first seen.
+        forgotten: messages of which nothing is known, and that are older than the inbox remembers.
     """
 
     handler: str
     types: Collection[str]
     queues: tuple[str, ...] = ()
+    forgets_before: datetime | None = None
+    first_seen: datetime | None = None
     expected: int = 0
     processed: int = 0
     dead: int = 0
     waiting: int = 0
     missing: int = 0
+    older: int = 0
+    forgotten: int = 0
 
     def takes(self, type_: str, queue: str | None) -> bool:
         """Whether a message of this type is for it. If the message is for one queue, that has to be the handler's."""
@@ -151,7 +160,7 @@ async def reconcile_services(
         result.ambiguous_ids, result.ambiguous = len(several), dict(map(tuple, sorted(several)[:FEW]))
         between = {"first_id": first_id, "last_id": last_id}
         handled = [(name, type_) for name, type_ in await sink.execute(sql.reconciliation.handled_types(), between)]
-        result.handlers = tuple(tallies_of(await sink.run_sync(read_handlers), handled, terms))
+        result.handlers = tuple(tallies_of(await sink.run_sync(read_handlers), handled, terms, now=now))
         young = period | {"in_flight": result.in_flight_since}
         async with aclosing(
             pages(source, sql.reconciliation.kept_ids(dialect), young, name="kept_ids", size=PAGE)
@@ -195,7 +204,7 @@ async def _opened(stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection
 
 
 def tallies_of(
-    registered: Iterable[KnownHandler], handled: Iterable[tuple[str, str]], terms: Terms
+    registered: Iterable[KnownHandler], handled: Iterable[tuple[str, str]], terms: Terms, *, now: datetime
 ) -> list[HandlerTally]:
     """The handlers that messages are expected of, with their types.
 
@@ -206,17 +215,18 @@ def tallies_of(
         registered: the rows of `outboxkit_handler`.
         handled: handlers, each with a type that it has handled.
         terms: which of them are wanted. If it names handlers and types, each of them takes each type.
+        now: the time from which inboxes remember so long.
 
     Raises:
         ConfigurationError: a handler is wanted that is not known, and no type is named.
     """
-    queues, types = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
+    living, types = defaultdict[str, list[KnownHandler]](list), defaultdict[str, set[str]](set)
     declared = set[str]()
-    for row in registered:
+    for row in sorted(registered, key=attrgetter("last_seen"), reverse=True):
         if row.types is not None:
             declared.add(row.handler)
         if row.last_seen > NEVER:
-            queues[row.handler].append(row.queue)
+            living[row.handler].append(row)
             types[row.handler].update(row.types or ())
     for name, type_ in handled:
         if name not in declared:
@@ -230,7 +240,19 @@ def tallies_of(
             f"--handler is {unknown[0]!r}, which the consumer's database does not know; it knows {some}. With --type "
             "any name is accepted"
         )
-    return [HandlerTally(name, frozenset(types[name]), tuple(queues[name])) for name in names]
+    return [_tally(name, types[name], living[name], now) for name in names]
+
+
+def _tally(name: str, types: Iterable[str], rows: Sequence[KnownHandler], now: datetime) -> HandlerTally:
+    retention = min((row.retention for row in rows if row.retention is not None), default=None)
+    seen = [row.first_seen for row in rows]
+    return HandlerTally(
+        name,
+        frozenset(types),
+        tuple(row.queue for row in rows),
+        forgets_before=None if retention is None else now - retention,
+        first_seen=min((at for at in seen if at is not None), default=None) if None not in seen else None,
+    )
 
 
 async def _compare(
@@ -287,7 +309,17 @@ async def _count_left(
             tally.processed += 1
         elif is_young:
             tally.waiting += 1
+        elif _is_before(id_, tally.forgets_before):
+            tally.forgotten += 1
+            tally.expected -= 1
         else:
             missing.append(id_)
     tally.missing += len(missing)
+    tally.older += sum(_is_before(id_, tally.first_seen) for id_ in missing)
     return missing
+
+
+def _is_before(id_: str, moment: datetime | None) -> bool:
+    """Whether the time in an id is before the moment; not if it has none."""
+    at = ids.time_of(id_)
+    return at is not None and moment is not None and at < moment

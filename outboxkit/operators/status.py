@@ -112,7 +112,7 @@ class Vacuum:
 class Figures:
     """The figures of the tables. Values that only PostgreSQL has are null on SQLite.
 
-    Handlers are registered for `unconsumed` queues, none of which has a consumer now.
+    Handlers are registered for `unconsumed` queues, none of which has a consumer now. A file does not tell.
     """
 
     schema_version: int
@@ -173,12 +173,12 @@ def read_figures(connection: Connection, now: datetime) -> Figures:
         paused=tuple(read_pauses(connection)),
         retried=read_retried(connection),
         workers=workers,
-        unconsumed=_unconsumed(connection, {each.name for each in workers if each.kind == CONSUMER}),
     )
     if not is_server(connection.dialect.name):
         return figures
     dead_rows, last_vacuum = connection.execute(statements.activity.vacuum()).one_or_none() or (0, None)
-    return replace(figures, vacuum=Vacuum(dead_rows, last_vacuum))
+    unconsumed = _unconsumed(connection, {each.name for each in workers if each.kind == CONSUMER})
+    return replace(figures, vacuum=Vacuum(dead_rows, last_vacuum), unconsumed=unconsumed)
 
 
 def _unconsumed(connection: Connection, consumed: Collection[str]) -> tuple[str, ...]:

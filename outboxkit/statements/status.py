@@ -84,6 +84,17 @@ def waiting() -> Select[Any]:
     return select(first.c.held, func.count(), *earliest).group_by(first.c.held)
 
 
+def overdue() -> Select[int, Any]:
+    """The number of rows of a destination whose time has come, up to `limit`, and the first such time.
+
+    Parameters: destination, limit, now. Index: outboxkit_outbox_due, up to `now`. Locks: none.
+    """
+    due = outbox.c.due_at <= bindparam("now", type_=outbox.c.due_at.type)
+    rows = _to_destination(outbox.c.due_at, outbox.c.position).where(due)
+    first = _first(rows, outbox.c.due_at, outbox.c.position)
+    return select(func.count(), func.min(first.c.due_at)).select_from(first)
+
+
 def furthest_due() -> Select[Any]:
     """The last due time of a destination's rows that wait for one. Parameters: destination.
 

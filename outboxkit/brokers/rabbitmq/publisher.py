@@ -70,8 +70,8 @@ class RabbitPublisher(Publisher):
 
     @property
     def address(self) -> str:
-        """The broker's URLs without user and password."""
-        return urls.shown(",".join(self._addresses.urls))
+        """The broker's URLs without user and password, in an order that is the same for all relays."""
+        return urls.shown(",".join(sorted(self._addresses.urls)))
 
     @property
     def trouble(self) -> str | None:

@@ -33,9 +33,9 @@ def check_pauses(database: Database) -> Iterator[Diagnosis]:
         if each.others:
             yield finding("pause-ignored", process=f"{each.process} {printable_name(each.name)}", holding=each)
     for pause in pauses:
-        process = shell_word(pause.name)
+        process = shell_word(f"queue:{pause.name}" if pause.name == RELAY else pause.name)
         if pause.process == RELAY:
-            process = f"relay{_option(pause.name)}"
+            process = f"relay{_option(database, pause.name)}"
         yield finding("paused", pause=pause, process=process)
 
 
@@ -75,7 +75,7 @@ def check_relays(database: Database) -> Iterator[Diagnosis]:
         if relays := sum(each == relay_name(name) for each in names):
             verb = "is" if relays == 1 else "are"
             connected = f"{many(relays, 'session')} of a relay for it {verb} connected"
-            found = finding("relay-stuck", waits=waits, relays=connected, relay=_command(name))
+            found = finding("relay-stuck", waits=waits, relays=connected, relay=_command(database, name))
             yield replace(found, rows={"destination": name})
         else:
             alone[name] = waits
@@ -83,29 +83,31 @@ def check_relays(database: Database) -> Iterator[Diagnosis]:
     if not late and not has_relay and database.is_server:
         alone = {name: waits for name, (_, waits) in ages.items()}
     if alone:
-        yield _of_alone(alone, has_sessions=database.is_server, worse=bool(late))
+        yield _of_alone(database, alone, worse=bool(late))
 
 
 def _backlogs(database: Database) -> Mapping[str, tuple[float, str]]:
     """The destinations whose messages could go now, the longest wait first: the seconds, and the wait in words."""
     backlogs = dict[str, tuple[float, str]]()
     for (name,) in database.rows(status.destinations(), limit=LIMIT, most=MOST_DESTINATIONS):
-        ((rows, oldest),) = database.rows(status.ready(), limit=LIMIT, destination=name)
-        if rows:
-            age = 0.0 if oldest is None else max(0.0, (database.now - oldest).total_seconds())
+        ready = database.rows(status.ready(), limit=LIMIT, destination=name)
+        overdue = database.rows(status.overdue(), limit=LIMIT, destination=name, now=database.now)
+        if rows := sum(count for count, _ in (*ready, *overdue)):
+            oldest = min((at for _, at in (*ready, *overdue) if at is not None), default=database.now)
+            age = max(0.0, (database.now - oldest).total_seconds())
             count = many(counted(rows), "message")
             backlogs[name] = age, f"{count}{_to(name)} could go now, and the oldest waits for {span(age)}"
     return dict(sorted(backlogs.items(), key=itemgetter(1), reverse=True))
 
 
-def _of_alone(alone: Mapping[str, str], *, has_sessions: bool, worse: bool) -> Diagnosis:
+def _of_alone(database: Database, alone: Mapping[str, str], *, worse: bool) -> Diagnosis:
     """The finding about all destinations without a relay, those first whose messages wait for longest."""
     more = len(alone) - _MOST_ALONE
     others = [f"and {many(more, 'other destination')}"] if more > 0 else []
     waits = "; ".join([*list(alone.values())[:_MOST_ALONE], *others])
     relay = "a relay for it" if len(alone) == 1 else "a relay for them"
-    missing = f"no session of {relay} is connected" if has_sessions else "a file tells of no relay"
-    relays = tuple(map(_command, list(alone)[:_MOST_ALONE]))
+    missing = f"no session of {relay} is connected" if database.is_server else "a file tells of no relay"
+    relays = tuple(_command(database, name) for name in list(alone)[:_MOST_ALONE])
     found = finding("relay-missing", worse=worse, waits=waits, no_relay=missing, relays=relays)
     return replace(found, rows={"destination": next(iter(alone))}) if len(alone) == 1 else found
 
@@ -114,12 +116,13 @@ def _to(destination: str) -> str:
     return "" if destination == DEFAULT_DESTINATION else f" to {printable_name(destination)}"
 
 
-def _option(destination: str) -> str:
-    return "" if destination == DEFAULT_DESTINATION else f" --destination {shell_word(destination)}"
+def _option(database: Database, destination: str) -> str:
+    """The option of a destination, unless the settings name this one."""
+    return "" if destination == database.settings.destination else f" --destination {shell_word(destination)}"
 
 
-def _command(destination: str) -> str:
-    return f"outboxkit relay{_option(destination)}"
+def _command(database: Database, destination: str) -> str:
+    return f"outboxkit relay{_option(database, destination)}"
 
 
 def check_failing(database: Database) -> Iterator[Diagnosis]:

@@ -231,7 +231,7 @@ class _Draft:
         yield from (reasons.of_letter(row, database) for row in part.letters if row.resolution is not None)
 
     def _was_sent(self) -> bool:
-        """Whether it may be in a queue: something tells that it was there, or the relay has not given it up.
+        """Whether it may be in a queue: something tells that it was there, or no outbox has it, nor was it given up.
 
         A copy of a message for one queue says nothing of the message itself.
         """
@@ -239,7 +239,8 @@ class _Draft:
         arrived = any(part.kept or part.handled or part.crashes for part in self._parts)
         given_up = [row for row in letters if row.side == "outbox" and row.queue is None]
         lost = any(row.resolution != "replayed" for row in given_up)
-        return arrived or any(row.side == "inbox" for row in letters) or not lost
+        is_left = lost or any(part.waiting for part in self._parts)
+        return arrived or any(row.side == "inbox" for row in letters) or not is_left
 
     def _unknown(self) -> Iterator[str]:
         """The things that the tables do not tell of this message."""

@@ -11,6 +11,7 @@ from outboxkit.operators.doctor import messages, retention, shards
 from outboxkit.operators.findings import Limits
 from outboxkit.operators.pausing import pause_process
 from outboxkit.runtime import process
+from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.runtime.workers import CONSUMER, RELAY
 from tests.integration.operators.doctoring import codes, connected, examined, look, one
@@ -51,6 +52,21 @@ def test_a_message_that_was_just_added_waits_for_a_relay(postgresql_url: str) ->
     (finding,) = look(postgresql_url, messages.check_relays, limits=patient)
     assert (finding.code, finding.severity, finding.commands) == ("relay-missing", "warning", ("outboxkit relay",))
     assert finding.what.endswith("and no session of a relay for it is connected.")
+
+
+def test_a_message_whose_time_has_come_waits_for_a_relay_too(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(MESSAGE, PLAIN | {"due": str(utc_now() - timedelta(hours=5))})
+    (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
+    assert (finding.code, finding.severity) == ("relay-missing", "problem")
+    assert finding.what.startswith("1 message could go now, and the oldest waits for 5 h")
+
+
+def test_commands_name_the_destination_unless_the_settings_do(postgresql_url: str) -> None:
+    add(postgresql_url)
+    add(postgresql_url, id="n", destination="crm")
+    (finding,) = look(postgresql_url, messages.check_relays, limits=Limits(), destination="crm")
+    assert sorted(finding.commands) == ["outboxkit relay", "outboxkit relay --destination default"]
 
 
 def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:

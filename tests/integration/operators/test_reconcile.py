@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Engine, create_engine, insert, text, update
 
 from outboxkit import ids, tables
 from outboxkit.operators import reconciliation, sql
@@ -89,6 +89,22 @@ async def test_each_message_is_compared_once(
     kept = await Replayer(engine, None, selection).find()  # type: ignore[arg-type]
     await engine.dispose()
     assert (kept.count, kept.absent) == (sum(row["message_id"] in set(missing) for row in rows), 0)
+
+
+def test_what_the_inbox_has_forgotten_is_not_missing_and_what_is_older_than_the_handler_is_told(
+    pg_engine: Engine, postgresql_url: str, consumer: Engine, second_url: str
+):
+    forgotten, older, lost = (ids.new(at=NOW - n * HOUR) for n in (5, 3, 1))
+    rows = [KEPT | {"message_id": id_, "published_at": NOW - HOUR} for id_ in (forgotten, older, lost)]
+    with pg_engine.begin() as connection:
+        connection.execute(insert(tables.published), [row | {"position": n} for n, row in enumerate(rows)])
+    with consumer.begin() as connection:
+        seen = {"retention": 4 * 3600, "first_seen": NOW - 2 * HOUR}
+        connection.execute(update(tables.handler).values(seen))
+    missing: list[str] = []
+    (tally,) = run(postgresql_url, second_url, missing).handlers
+    assert sorted(missing) == sorted((older, lost))
+    assert (tally.expected, tally.missing, tally.older, tally.forgotten) == (2, 2, 1, 1)
 
 
 DEAD = """

@@ -24,7 +24,7 @@ def terms(*handlers: str, types: tuple[str, ...] = ()) -> Terms:
 
 
 def test_they_are_those_that_are_registered_and_those_that_have_handled_it():
-    tallies = tallies_of(REGISTERED, HANDLED, terms())
+    tallies = tallies_of(REGISTERED, HANDLED, terms(), now=NOW)
     assert {tally.handler: (tally.queues, tally.types) for tally in tallies} == {
         "H": (("q",), {"T", "U"}),
         "Own": ((), {"T", "V"}),
@@ -42,12 +42,27 @@ def test_they_are_those_that_are_registered_and_those_that_have_handled_it():
 
 
 def test_only_some_of_them():
-    assert [tally.handler for tally in tallies_of(REGISTERED, HANDLED, terms("Own"))] == ["Own"]
+    assert [tally.handler for tally in tallies_of(REGISTERED, HANDLED, terms("Own"), now=NOW)] == ["Own"]
     with pytest.raises(ConfigurationError, match=r"--handler is 'Else', .* it knows H, Own, Silent"):
-        tallies_of(REGISTERED, HANDLED, terms("H", "Else"))
-    (tally,) = tallies_of(REGISTERED, HANDLED, terms("Else", types=("T",)))
+        tallies_of(REGISTERED, HANDLED, terms("H", "Else"), now=NOW)
+    (tally,) = tallies_of(REGISTERED, HANDLED, terms("Else", types=("T",)), now=NOW)
     assert tally.takes("T", None)
     assert not tally.takes("U", None)
+
+
+def test_the_queue_that_was_seen_last_comes_first_and_the_shortest_memory_counts():
+    """After a rename both queues are known, and a replay has to go to the one that has a consumer."""
+    day = timedelta(days=1)
+    rows = (
+        KnownHandler("billing", "H", None, ("T",), NOW - day, first_seen=NOW - 9 * day, retention=14 * day),
+        KnownHandler("billing-v2", "H", None, ("T",), NOW, first_seen=NOW - day, retention=2 * day),
+    )
+    (tally,) = tallies_of(rows, [], terms(), now=NOW)
+    assert (tally.queues, tally.forgets_before, tally.first_seen) == (
+        ("billing-v2", "billing"),
+        NOW - 2 * day,
+        NOW - 9 * day,
+    )
 
 
 def test_the_textfile_has_a_series_for_each_handler_and_escapes_names():

@@ -47,10 +47,11 @@ def of_connection(snapshot: Snapshot) -> Iterator[Diagnosis]:
         parts = urlsplit(url)
         host, port = parts.hostname or "localhost", parts.port or (5671 if parts.scheme == "amqps" else 5672)
         rights_there = kind in ("vhost", "access")
+        refused_by = _REFUSED.get(kind, "").format(user=user, vhost=expected.vhost)
         yield finding(
             "broker-away",
             broker=urls.shown(url),
-            reason=f"{_REFUSED.get(kind, '')}{refusal.reason.rstrip('.')}".format(user=user, vhost=expected.vhost),
+            reason=f"{refused_by}{refusal.reason.rstrip('.')}",
             host=f"{host} {port}" if kind == "away" else None,
             user=shell_word(user) if kind == "login" else None,
             vhost=shell_word(expected.vhost) if kind == "vhost" else None,

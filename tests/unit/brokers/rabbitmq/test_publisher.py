@@ -30,6 +30,13 @@ async def test_a_wrong_url_is_noticed_when_connecting(publisher: RabbitPublisher
     assert "hunter2" not in str(raised.value)
 
 
+def test_relays_of_one_cluster_name_it_alike():
+    """The URLs are shuffled, so that not all relays begin with one node."""
+    url = "amqp://shop:hunter2@a/,amqp://shop:hunter2@b/"
+    relays = [RabbitPublisher(url, exchange="outboxkit", shuffle=shuffle) for shuffle in (list.sort, list.reverse)]
+    assert relays[0].address == relays[1].address == "amqp://a/, amqp://b/"
+
+
 def test_routes_that_are_held_are_told_once_a_minute():
     now = 1000.0
     publisher = RabbitPublisher("amqp://mq/", exchange="outboxkit", clock=lambda: now)

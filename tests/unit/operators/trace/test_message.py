@@ -131,6 +131,12 @@ def test_a_message_that_no_queue_got_is_not_said_to_be_in_one():
     assert [reason.kind for reason in traced("m", database(gone(queue="mail")), there).why] == ["dead"]
 
 
+def test_a_message_that_still_waits_is_in_no_queue():
+    here, there = database(waiting(), name=HERE), database(name=THERE, handlers=[registered()])
+    for databases in ((here, there), (there, here)):
+        assert [why.kind for why in traced("m", *databases).why] == ["ready"]
+
+
 def test_a_message_whose_handler_works_elsewhere_has_not_been_forgotten():
     there = database(kept(id_ := ids.new(at=NOW)), handlers=[registered(types=("OrderCancelled",), retention=14 * DAY)])
     (unknown,) = traced(id_, there).unknown

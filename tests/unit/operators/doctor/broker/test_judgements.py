@@ -55,6 +55,13 @@ def test_nothing_passes_that_was_not_read_since_the_broker_left_in_the_middle():
     assert set(codes(checks.of_connection(interrupted))) == {"not-checked"}
 
 
+def test_a_refusal_may_hold_braces():
+    reason = "vhost ${VHOST} not found"
+    refused = replace(look(), is_open=False, refusals={URL: BrokerRefusal("vhost", reason)})
+    (finding,) = checks.of_connection(refused)
+    assert f"it has no virtual host '/': {reason}" in finding.what
+
+
 def test_a_queue_is_not_called_unknown_if_the_tables_could_not_be_read():
     other = QueueReport("billing", "quorum", {}, messages_ready=1)
     bound = [Bound("outboxkit", "billing", "queue", "OrderPlaced")]
