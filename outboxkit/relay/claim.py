@@ -124,7 +124,9 @@ class Claimer:
         self._claims_in_share = 1
         self.sweep()
 
-    async def claim(self, as_of: datetime, *, now: datetime, beside: Batch | None = None) -> Batch:
+    async def claim(
+        self, as_of: datetime, *, now: datetime, beside: Batch | None = None, most: int | None = None
+    ) -> Batch:
         """Lock the next rows and plan their batch. If `keeps_locks` is off, the locks end with this call.
 
         Args:
@@ -132,6 +134,7 @@ class Claimer:
             now: the time by which rows have expired.
             beside: the batch that this relay is publishing at the moment. What it sends does not block later rows of
                 the same keys, and rows that it holds and does not send block them.
+            most: the maximum number of rows, if it is not to be a whole batch.
         """
         blocked, own_rows = (beside.blocked_rows, [*beside.send, *beside.expired]) if beside is not None else ((), [])
         connection = await self._engine.connect()
@@ -139,7 +142,7 @@ class Claimer:
             await connection.begin()
             await self._find_share(connection)
             self._left_out = list({*self._contended.keys(), *blocked}) if self._is_server else []
-            rows, floor, is_few = ([], 0, True) if self.stands_by else await self._lock(connection, as_of)
+            rows, floor, is_few = ([], 0, True) if self.stands_by else await self._lock(connection, as_of, most)
             predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
             if not self._keeps_locks:
                 await connection.rollback()
@@ -172,7 +175,9 @@ class Claimer:
         self.shares.leave()
         self._limit = min(self._limit, PROBE_ROWS)
 
-    async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int, bool]:
+    async def _lock(
+        self, connection: AsyncConnection, as_of: datetime, most: int | None
+    ) -> tuple[list[ClaimedRow], int, bool]:
         """Due rows and ready rows in position order, the floor above which ready ones were searched, and if few are.
 
         At least half of a batch is for ready rows, if there are any. Due rows are queried every `QUERY_SECONDS`, in a
@@ -181,7 +186,8 @@ class Claimer:
         is_sweep = self._monotonic() >= self._next_sweep
         if is_sweep and self.shares.count > 1 and self.shares.stand_still:
             self._leave_share()
-        limit, half = self._limit, (self._limit + 1) // 2
+        limit = self._limit if most is None else min(self._limit, most)
+        half = (limit + 1) // 2
         asks = self._found_due or self._since_due.is_over(QUERY_SECONDS)
         due = await self._due(connection, as_of, half) if asks else []
         ready, floor = await self._ready(connection, max(limit - len(due), 1), is_sweep=is_sweep)

@@ -87,6 +87,12 @@ class Batch:
             if earlier is None or not _is_blocked(row, earlier, self):
                 (self.expired if _is_expired(row, now) else self.send).append(row)
 
+    def expire(self, *, now: datetime) -> None:
+        """Take rows out of `send` that have expired since they were claimed."""
+        if any(_is_expired(row, now) for row in self.send):
+            self.expired += [row for row in self.send if _is_expired(row, now)]
+            self.send = [row for row in self.send if not _is_expired(row, now)]
+
     def drop_behind(self, blocked: Mapping[str, datetime | None], *, now: datetime) -> None:
         """Take rows out of `send` if their keys were blocked meanwhile: until the time of that key, or for now."""
         send = []

@@ -69,6 +69,8 @@ class Pipeline:
         self._next: Batch | None = None
         self._open: list[Batch] = []
         self._answered: tuple[Batch, Settlement] | None = None
+        self._probes = False
+        """Whether the last settlement could not be written. Then one row at a time is published, until one can."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,7 +101,10 @@ class Pipeline:
             if self._publisher.trouble is not None:
                 await self.release()  # connecting may take long, and others can publish the rows meanwhile
             await self._connect()
-            batch, self._next = self._next or await self._claim(as_of), None
+            ahead, self._next = self._next, None
+            if ahead is not None:
+                ahead.expire(now=self._clock())
+            batch = ahead or await self._claim(as_of)
             if not batch.send:
                 return await self._skip(batch)
             await self._advance(batch, as_of, stop)
@@ -199,7 +204,7 @@ class Pipeline:
 
     async def _settle_and_claim(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
         await self._settle_answered()
-        if batch.is_last or not self._claimer.can_claim_ahead or stop.is_set():
+        if batch.is_last or self._probes or not self._claimer.can_claim_ahead or stop.is_set():
             return
         following = await self._claim(as_of, batch)
         if following.send:
@@ -209,7 +214,8 @@ class Pipeline:
 
     async def _claim(self, as_of: datetime, beside: Batch | None = None) -> Batch:
         started = time.perf_counter()
-        batch = await self._claimer.claim(as_of, now=self._clock(), beside=beside)
+        most = 1 if self._probes else None
+        batch = await self._claimer.claim(as_of, now=self._clock(), beside=beside, most=most)
         self._open.append(batch)
         if batch.rows:
             self._measurements.claimed(time.perf_counter() - started)
@@ -224,7 +230,9 @@ class Pipeline:
     async def _commit(self, batch: Batch, settlement: Settlement) -> None:
         started = time.perf_counter()
         self._open.remove(batch)
+        self._probes = True
         await self._writer.commit(batch, settlement, now=self._clock())
+        self._probes = False
         self._on_settled(settlement)
         self._measurements.settled(batch.send, settlement, time.perf_counter() - started)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -192,6 +192,24 @@ async def test_a_batch_behind_one_that_cannot_be_settled_keeps_no_connection(
             await turns.turn(NOW, asyncio.Event())
         assert async_pg_engine.pool.checkedout() == 0
     assert count(pg_engine) == 10
+
+
+async def test_a_message_that_expires_while_its_batch_waits_is_not_sent(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """Its batch is claimed ahead, and the one before takes long."""
+    fill(pg_engine, 3, keys=0)
+    with pg_engine.begin() as connection:
+        ends = {"expires_at": NOW + timedelta(seconds=5)}
+        connection.execute(update(tables.outbox).where(tables.outbox.c.message_id == "m2").values(ends))
+    recorder = Recorder()
+    async with pipeline(async_pg_engine, recorder, batch_size=1) as turns:
+        await turns.turn(NOW, asyncio.Event())
+        turns._clock = lambda: NOW + timedelta(seconds=6)
+        for _ in range(2):
+            await turns.turn(NOW, asyncio.Event())
+    assert recorder.arrived == ["m1", "m3"]
+    assert [row.reason for row in rows(pg_engine, tables.dead_letter)] == ["expired"]
 
 
 async def test_a_stop_is_clean_if_the_database_ends_at_the_same_moment(pg_engine: Engine, async_pg_engine: AsyncEngine):

@@ -3,12 +3,16 @@
 import asyncio
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers import Verdict
 from outboxkit.relay.pipeline import Turn
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
+
+FULL = "CREATE TRIGGER full BEFORE DELETE ON outboxkit_outbox BEGIN SELECT RAISE(ABORT, 'no space'); END"
 
 
 def told(verdict: Verdict, *ids: str):
@@ -53,6 +57,23 @@ async def test_no_answer_at_all_is_an_outage(bench: Bench):
     with pytest.raises(BrokerUnavailable, match="told so"):
         await turn(bench)
     assert bench.rows() == before
+
+
+async def test_while_no_settlement_can_be_written_one_message_at_a_time_is_published(bench: Bench):
+    """Else each try would publish a whole batch again, for as long as a disk is full."""
+    bench.add("a", "b", "c", "d")
+    async with bench.pipeline() as pipeline:
+        with bench.engine.begin() as connection:
+            connection.execute(text(FULL))
+        for _ in range(3):
+            with pytest.raises(DBAPIError, match="no space"):
+                await pipeline.turn(bench.clock.now, bench.stop)
+        with bench.engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER full"))
+        for _ in range(2):
+            await pipeline.turn(bench.clock.now, bench.stop)
+    assert bench.publisher.batches == [["a", "b", "c"], ["a"], ["a"], ["a"], ["b", "c", "d"]]
+    assert bench.left() == []
 
 
 async def test_a_batch_of_nothing_but_what_is_too_late_is_settled(bench: Bench):
