@@ -56,6 +56,7 @@ class Call:
         self._response: httpx.Response | None = None
         self._body = bytearray()
         self._is_cut = False
+        self._was_sent = False
         # Opening takes two steps, TCP and TLS. httpx must end each by itself: if cancelled, it leaks a socket.
         request.extensions = {"timeout": httpx.Timeout(seconds, connect=seconds / 2).as_dict()}
         self._trace()
@@ -86,7 +87,7 @@ class Call:
             return HttpResponse(self._response.status_code, headers, bytes(self._body), self._is_cut, trouble)
         if self._progress.has_left or may_be_the_messages_fault:
             return Lost(f"no answer came: {trouble}")
-        return Unreached(trouble or "there is no connection")
+        return Unreached(trouble or "there is no connection", self._was_sent)
 
     def _trouble(self, error: BaseException) -> str:
         if not isinstance(error, httpx.TransportError | OSError):
@@ -112,7 +113,7 @@ class Call:
         except _GONE:
             if self._progress.is_new_connection or not self._progress.has_left:
                 raise
-            self._progress = Progress()
+            self._progress, self._was_sent = Progress(), True
             self._trace()
             self._response = await self._transport.handle_async_request(self._request)
         return self._response

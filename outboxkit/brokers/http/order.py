@@ -33,9 +33,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """The outcome of a request of which no byte was sent, for lack of a connection."""
+    """The outcome of a request that could not be sent, for lack of a connection.
+
+    Attributes:
+        was_sent: it was sent before, on a kept-alive connection that was lost with it: the message may be the cause.
+    """
 
     reason: str
+    was_sent: bool = False
 
 
 CallOutcome = Answered | Lost | Unreached
@@ -58,6 +63,7 @@ class SendOrder:
         self._receipts: list[Receipt | None] = [None] * len(batch)
         self._lost: dict[int, str] = {}
         self._unreached: dict[int, str] = {}
+        self._was_sent: set[int] = set()
         self._has_response = False
         self._refusals: dict[int, str] = {}
         self._is_accepted = False
@@ -106,8 +112,12 @@ class SendOrder:
                     return
             case Lost(reason):
                 self._lost[index] = reason
-            case Unreached(reason):
+            case Unreached(reason, was_sent):
                 self._unreached[index] = reason
+                if was_sent:
+                    self._was_sent.add(index)
+                    if self._batch[index].id in self._unclear:  # for the second time
+                        self._lost[index] = f"no answer came: {reason}"
         self._gate.fail(index, self._batch[index])
 
     def receipts(self) -> list[Receipt]:
@@ -129,7 +139,7 @@ class SendOrder:
             if receipt is None and index not in self._lost and self._gate.refuse(index, self._batch[index]) is None
         ]
         return frozenset(
-            [self._batch[index].id for index in (*unknown, *self._refusals)]
+            [self._batch[index].id for index in (*unknown, *self._refusals, *(self._was_sent - self._lost.keys()))]
             + [id_ for index in undecided if (id_ := self._batch[index].id) in self._unclear]
         )
 

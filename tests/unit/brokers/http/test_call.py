@@ -93,6 +93,11 @@ async def test_an_old_connection_that_is_gone_is_tried_anew_once(error: Exceptio
     assert isinstance(await outcome_of(Transport(((LEFT,), fails(error)), ((LEFT,), fails(error)))), Lost)
 
 
+async def test_what_was_sent_on_an_old_connection_may_have_ended_the_destination():
+    down = Transport(((LEFT,), fails(GONE)), ((CONNECTED,), fails(httpx.ConnectError("refused"))))
+    assert await outcome_of(down) == Unreached("refused", was_sent=True)
+
+
 async def test_the_status_is_kept_where_the_body_is_lost():
     response = httpx.Response(500, stream=Body([b"oh", httpx.ReadError("reset")]))
     found = await outcome_of(Transport(((LEFT,), lambda: response)))

@@ -78,6 +78,19 @@ def test_who_went_away_in_the_middle_has_been_there(first: Answered | Lost):
     assert verdicts(order) == ["confirmed" if first is YES else "unknown", "unknown", "not sent"]
 
 
+def test_a_message_that_takes_the_destination_down_is_to_blame_the_second_time():
+    """Its connection was lost, and no new one could be made. Once that may have been a restart."""
+    down, first = Unreached("refused", was_sent=True), SendOrder(batch(None, None))
+    first.put(1, YES)
+    first.put(0, down)
+    assert (verdicts(first), first.unclear()) == (["unknown", "confirmed"], {"0"})
+    second = SendOrder(batch(None, None), first.unclear())
+    assert taken(second) == [1, 0], "it is sent last"
+    second.put(1, YES)
+    second.put(0, down)
+    assert (verdicts(second), second.unclear()) == (["rejected", "confirmed"], set())
+
+
 REFUSED = Answered(Receipt(Verdict.POSTPONED, "401"), unauthorized=True)
 
 
