@@ -107,6 +107,8 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
             raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {HEADER_NAME_LIMIT} bytes is")
         if name.startswith(OWN):
             raise EncodeError(f"header {name!r} is reserved: names that start with {OWN!r} are outboxkit's own")
+        if name in ("CC", "BCC"):
+            raise EncodeError(f"header {name!r} is reserved: RabbitMQ takes it for a list of further routing keys")
         if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
             raise EncodeError(
                 f"header {name!r} is {value!r} ({type(value).__name__}); str, int, bool or None is accepted"

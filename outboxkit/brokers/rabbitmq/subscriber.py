@@ -78,6 +78,7 @@ class RabbitSubscriber(Subscriber):
         self._early = set[int]()
         self._keys: dict[int, str | None] = {}
         self.connects = 0
+        self._has_received = False
         self.delays = tuple(delays)
         self._url, self._addresses, self._measured = url, connection.Addresses(url), connection.Addresses(url)
         self.exchange, self._queue, self._dead = exchange, queue, dead_queue(queue)
@@ -236,7 +237,11 @@ class RabbitSubscriber(Subscriber):
                 break
         if raw is None:
             return None
-        if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
+        is_first, self._has_received = not self._has_received, True
+        is_as_is = (
+            self._queues.exchange is None and is_first and not raw.redelivered
+        )  # else a client has set the header
+        if is_as_is and STREAM_OFFSET in (raw.properties.headers or ()):
             raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self._queue!r}, a stream: it keeps what was acked. {KINDS}")
         waited_in = (raw.properties.headers or {}).get(FIRST_WAIT)
         if isinstance(waited_in, str) and self._waiting[waited_in]:

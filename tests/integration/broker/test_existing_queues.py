@@ -142,6 +142,19 @@ async def test_a_stream_is_refused(broker: PlainClient, monkeypatch: pytest.Monk
     await subscriber.close()
 
 
+async def test_a_client_may_set_the_header_of_streams(broker: PlainClient):
+    broker.bind(arguments={})
+    for number in range(2):
+        broker.publish(b"{}", **MESSAGE, headers={"x-stream-offset": 7} if number else {})
+    subscriber = existing(broker)
+    await subscriber.connect()
+    for _ in range(2):
+        delivery = await asyncio.wait_for(subscriber.receive(), 30)
+        assert delivery is not None
+        await delivery.ack()
+    await subscriber.close()
+
+
 async def test_a_user_who_may_declare_nothing_needs_retry_queues_that_are_there(
     own_rabbitmq: OwnServer,
 ):

@@ -30,7 +30,7 @@ def test_headers_come_back_as_they_were(headers: dict[str, Any]):
     assert {name: type(value) for name, value in found.items()} == {name: type(headers[name]) for name in headers}
 
 
-@pytest.mark.parametrize("name", ["outboxkit-key", "outboxkit-", "outboxkit-attempt"])
+@pytest.mark.parametrize("name", ["outboxkit-key", "outboxkit-", "outboxkit-attempt", "CC", "BCC"])
 def test_our_own_names_are_reserved(name: str):
     with pytest.raises(EncodeError, match=f"header '{name}' is reserved"):
         encode_headers({name: "x"})
