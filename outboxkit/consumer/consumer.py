@@ -194,6 +194,11 @@ class Consumer:
         """The engine of the handlers' sessions."""
         return self._engine
 
+    def has_reached(self, *servers: str) -> None:
+        """Note that this process has worked with `broker` or `database`: a refusal is waited out then."""
+        for server in servers:
+            self._outage.reached(server)
+
     def health(self) -> Health:
         """The state of this consumer while it runs, from any thread."""
         trouble, errors = None if self._watch.is_resting else self._subscriber.trouble, self._outage.errors

@@ -105,6 +105,7 @@ class ShardedConsumer:
         self._running: dict[str, _RunningShard] = {}
         self._ended: Counter[Outcome] = Counter()
         self._bound: dict[str, int] | None = None
+        self._reached: tuple[str, ...] = ()
         self._publish_timeout = publish_timeout.total_seconds()
         self._released = (-1, 0.0)
         self._watchdog, self._tables, self._memory = Watchdog(handlers), TableGauges(engine), PayloadMemory()
@@ -139,6 +140,7 @@ class ShardedConsumer:
                 while not stop.is_set():
                     agreement = await self._outage.ride_out(self._agree, stop)
                     if agreement is not None and not stop.is_set():
+                        self._note_reached()
                         await self._apply(agreement, stop)
             await self._end()
         except (Exception, asyncio.CancelledError):
@@ -292,9 +294,16 @@ class ShardedConsumer:
             f"one has --shards {self._shards.count}"
         )
 
+    def _note_reached(self) -> None:
+        """Have a refusal waited out from now on, also by consumers that are made later."""
+        self._reached = ("database",) if self._bound is None else ("database", "broker")
+        for server in self._reached:
+            self._outage.reached(server)
+
     def _make(self, queue: str) -> ShardConsumer:
         shard = self._consumer_of(queue)
         shard.consumer.on_error = self.on_error
+        shard.consumer.has_reached(*self._reached)
         return shard
 
     def _follow(self, agreement: Agreement) -> None:
