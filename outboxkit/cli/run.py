@@ -30,6 +30,7 @@ from outboxkit.cli.workers import (
     show_consumed,
     show_drained,
 )
+from outboxkit.database import silence
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.extras import needs_extra
 from outboxkit.inbox import Handler, Wiring
@@ -37,6 +38,7 @@ from outboxkit.operators import audit
 from outboxkit.relay import Relay
 from outboxkit.runtime import admin, compose, lifetime, logs, process, urls
 from outboxkit.runtime.health import Health
+from outboxkit.runtime.outage import sleep_unless_stopped
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import ConsumedQueue
 from outboxkit.schema import migrations
@@ -44,6 +46,8 @@ from outboxkit.schema import migrations
 EMBEDDED = {"database_url": f"sqlite:///{defaults.EMBEDDED_FILE}", "broker_url": f"{process.MEMORY}//"}
 """What is used if nothing else is set: a file in the current directory, and no broker."""
 PRUNED_EACH = timedelta(hours=1)
+LOOK_SECONDS = 0.05
+"""The interval at which the relay looks whether the consumer has connected."""
 
 Page = Annotated[bool, typer.Option("--console", help="Serve the page for operators, too; it only reads.")]
 Reload = Annotated[bool, typer.Option("--reload", help="Start again when a Python file of this folder changes.")]
@@ -75,6 +79,7 @@ def run(
     if reload:
         sys.exit(_reload(settings))
     distribute(settings, processes, drain=drain)
+    silence.announce(None)  # its log has outages
     handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     if settings.queue is None:
         settings = settings.model_copy(update={"queue": (ConsumedQueue(modules[0].partition(".")[0]),)})
@@ -144,7 +149,7 @@ async def _run(
         workers = list[_Part]()
         if _has_broker(settings):
             workers.append(await stack.enter_async_context(compose.consumer(settings, handlers, wiring=wiring)))
-            workers.append(await stack.enter_async_context(compose.relay(settings)))
+            workers.append(_Behind(await stack.enter_async_context(compose.relay(settings)), workers[0]))
         else:
             workers.append(await stack.enter_async_context(_in_process(settings, handlers, wiring)))
         retention = await stack.enter_async_context(compose.retention(settings))
@@ -195,6 +200,29 @@ async def _in_process(settings: Settings, handlers: Sequence[Handler], wiring: W
 
 
 @dataclass(frozen=True)
+class _Behind:
+    """A relay that begins when the consumer has connected, and so declared its queue."""
+
+    relay: Relay
+    consumer: _Part
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """That of the relay."""
+        return self.relay.engine
+
+    def health(self) -> Health:
+        """The relay's state."""
+        return self.relay.health()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait for the consumer, then publish."""
+        while any(self.consumer.health().servers.values()) and not stop.is_set():
+            await sleep_unless_stopped(stop, LOOK_SECONDS)
+        await self.relay.run(stop)
+
+
+@dataclass(frozen=True)
 class _Workers:
     """The workers of the process as one, for the admin port."""
 
@@ -211,4 +239,4 @@ class _Workers:
         servers = {name: reason for state in states for name, reason in state.servers.items()}
         servers |= {name: reason for state in states for name, reason in state.servers.items() if reason is not None}
         relay = states[-1]
-        return Health("run", publishing=relay.publishing, without_turn=relay.without_turn, servers=servers)
+        return replace(relay, worker="run", servers=servers)

@@ -154,6 +154,16 @@ def test_the_same_line_works_on_postgresql_and_rabbitmq(on_servers: Shop):
     assert stop(running) == 0
 
 
+def test_the_relay_waits_until_the_consumer_has_declared_its_queue(on_servers: Shop, broker: PlainClient):
+    running = on_servers.run_until("consumer connected")
+    assert stop(running) == 0
+    broker.delete_queue()
+    on_servers.order(1)
+    on_servers.run()
+    on_servers.wait_for(1)
+    assert "unroutable" not in on_servers.log
+
+
 def test_a_drain_counts_what_the_queue_had_before_it(on_servers: Shop, broker: PlainClient):
     assert on_servers.run("--drain").wait(60) == 0
     on_servers.order(1)
