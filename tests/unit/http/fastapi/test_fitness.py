@@ -61,6 +61,23 @@ def test_an_endpoint_with_another_session():
         def place(session: Annotated[Session, Depends(other)]): ...
 
 
+async def test_the_session_may_come_from_a_method(shop: Shop):
+    """A bound method is a new object at each look; FastAPI takes equal ones for one dependency."""
+
+    class Database:
+        def session(self) -> Iterator[Session]:
+            yield from shop.get_session()
+
+    db = Database()
+
+    @shop.app.post("/orders", dependencies=[Depends(Idempotent(session=db.session, principal=None))])
+    def place(session: Annotated[Session, Depends(db.session)]) -> None:
+        session.execute(effects.insert().values(what="placed"))
+
+    assert [(await shop.post()).status_code for _ in range(2)] == [200, 200]
+    assert shop.count() == 1
+
+
 def test_the_session_may_be_deeper_in_the_tree():
     def orders(session: Opened) -> Session:
         return session
