@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    URL,
     Connection,
     Engine,
     Integer,
@@ -107,7 +108,7 @@ class TrialDatabase:
         self.is_server = is_server(plain.dialect.name)
         self._given: Engine | AsyncEngine | None = engine
         self.url = plain.url
-        if not self.is_server and plain.url.database in (None, "", ":memory:"):
+        if not self.is_server and _is_in_memory(plain.url):
             self._copy_to_file(engine)
         self._engine = self.sync_engine()
         self._open.callback(self._engine.dispose)
@@ -210,7 +211,9 @@ class TrialDatabase:
             ConfigurationError: another transaction has locked rows.
         """
         now = self.read()
-        changed = [name for name, rows in now.rows.items() if _raws(rows) != _raws(saved.rows[name])]
+        changed = self._with_referring(
+            name for name, rows in now.rows.items() if _raws(rows) != _raws(saved.rows[name])
+        )
         numbers = saved.sequences.items() - now.sequences.items()
         if not changed and not numbers:
             return
@@ -225,6 +228,13 @@ class TrialDatabase:
                 f"the rows of {', '.join(changed)} cannot be put back: {str(error.orig).splitlines()[0]}. If a session "
                 "of the test is in a transaction, commit it before"
             ) from error
+
+    def _with_referring(self, names: Iterable[str]) -> list[str]:
+        """The tables, and those that refer to them, parents first: a deletion may take the rows of these along."""
+        chosen = set(names)
+        while more := {name for name, table in self._tables.items() if chosen.intersection(table.parents)} - chosen:
+            chosen |= more
+        return [name for name in self._tables if name in chosen]
 
     def _refill(self, connection: Connection, changed: list[str], saved: Contents) -> None:
         if self.is_server:
@@ -320,11 +330,19 @@ class TrialDatabase:
                 quote = connection.dialect.identifier_preparer.quote_identifier
                 for name in filter(None, (each[0] for each in inspector.get_sorted_table_and_fkc_names())):
                     columns = [each for each in inspector.get_columns(name) if "computed" not in each]
-                    found[quote(name)] = _Table(name, [quote(each["name"]) for each in columns], [])
+                    parents = {quote(each["referred_table"]) for each in inspector.get_foreign_keys(name)}
+                    found[quote(name)] = _Table(
+                        name, [quote(each["name"]) for each in columns], sorted(parents - {quote(name)})
+                    )
         with suppress(CycleError):
             order = TopologicalSorter({name: table.parents for name, table in found.items()}).static_order()
             return {name: found[name] for name in order}
         return found
+
+
+def _is_in_memory(url: URL) -> bool:
+    name = url.database or ":memory:"
+    return ":memory:" in name or "mode=memory" in name or url.query.get("mode") == "memory"
 
 
 def _copy_of(engine: Engine, pool: Any) -> Engine:

@@ -5,6 +5,7 @@ and times that the database gives, are not compared: they vary.
 """
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ TableRows = Mapping[str, Collection[Row]]
 Rows = Counter[str]
 """Rows as JSON, which is the same for equal ones."""
 ROWS_SHOWN = 4
+_SECONDS = re.compile(r"\d\d:\d\d:\d\d|20\d{12}|\b1\d{9}\b")
 VARIES = "…"
 
 
@@ -52,6 +54,12 @@ def changes(before: TableRows, after: TableRows, ignore: Collection[str] = ()) -
 def fits_any(name: str, patterns: Collection[str]) -> bool:
     """Whether a name matches one of these patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def may_tell_time(changed: Changes) -> bool:
+    """Whether a new value may hold the clock's seconds, in a form that `difference` does not know as a moment."""
+    rows = (row for change in changed.values() for row in _loaded(change.come))
+    return any(not _is_now(value) and _SECONDS.search(_text(value)) for row in rows for value in row.values())
 
 
 def varying(first: Changes, second: Changes) -> dict[str, set[str]] | None:

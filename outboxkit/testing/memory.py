@@ -11,14 +11,15 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
 from outboxkit.testing.outside import is_application
 
-CONTAINERS = (list, dict, set, deque, bytearray, array)
+CONTAINERS = (list, tuple, dict, set, deque, bytearray, array)
 """With their subclasses, such as `Counter` and `defaultdict`."""
-LEAVES = (bool, int, float, complex, str, bytes, type(None), itertools.count, io.IOBase, *CONTAINERS)
+LEAVES = (bool, int, float, complex, Decimal, str, bytes, type(None), itertools.count, io.IOBase, *CONTAINERS)
 QUEUES = (queue.Queue, asyncio.Queue)
 DEPTH = 5
 TEST = "PYTEST_CURRENT_TEST"
@@ -32,11 +33,13 @@ class Memory:
     """The variables that a function can reach: those that hold numbers, texts, containers, open files and mocks.
 
     They are those of its module, of the classes, objects and queues there, and of the application's modules that it
-    names. Objects in these objects count, too, and so do closures, defaults and its own attributes.
+    names. Objects in these objects count, too, and so do closures, defaults and its own attributes, and what a
+    consumer's wiring gives to its parameters.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], given: Mapping[str, Any] | None = None) -> None:
         self._function: Any = getattr(function, "__wrapped__", function)
+        self._given = given or {}
         self._modules = list(_modules_of(self._function))
         self._packages = {module.__name__.partition(".")[0] for module in self._modules}
 
@@ -56,6 +59,7 @@ class Memory:
     def _variables(self) -> Iterator[tuple[str, Any]]:
         known: set[int] = set()
         roots = {f"its {kind}": held for kind, held in _held(self._function).items()}
+        roots["its parameters"] = self._given
         roots |= {"the function": vars(self._function)} | {each.__name__: vars(each) for each in self._modules}
         for label, variables in roots.items():
             yield from self._walk(label, variables, OBJECTS_DEPTH, known)
@@ -84,7 +88,7 @@ class Memory:
             if value not in self._modules:
                 yield value.__name__, {name: held for name, held in vars(value).items() if _is_mock(held)}
         elif _has_variables(value, self._packages):
-            yield place, vars(value)
+            yield place, _variables_of(value)
 
 
 def _held(function: types.FunctionType) -> dict[str, Mapping[str, Any]]:
@@ -97,6 +101,12 @@ def _held(function: types.FunctionType) -> dict[str, Mapping[str, Any]]:
     }
 
 
+def _variables_of(value: Any) -> Mapping[str, Any]:
+    """The attributes of an object, also those in slots."""
+    slots = (name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(value, name))
+    return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
+
+
 def _has_variables(value: Any, packages: set[str]) -> bool:
     """Whether it is a class of these packages or an object of one, and no table, event or kind."""
     cls = value if isinstance(value, type) else type(value)
@@ -104,7 +114,7 @@ def _has_variables(value: Any, packages: set[str]) -> bool:
         return False
     if isinstance(value, type):
         return not hasattr(value, "__mapper__") and not hasattr(value, "metadata")
-    return hasattr(value, "__dict__")
+    return hasattr(value, "__dict__") or hasattr(value, "__slots__")
 
 
 def _modules_of(function: Callable[..., Any]) -> Iterator[types.ModuleType]:

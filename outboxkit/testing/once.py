@@ -4,9 +4,10 @@ Each trial begins with the same rows, and ends in a comparison: what it has chan
 """
 
 import json
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from sqlalchemy.exc import IntegrityError, InvalidRequestError, PendingRollbackError
@@ -16,7 +17,7 @@ from outboxkit.errors import DecodeError, TransactionRequired, sqlstates
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.message import Message, changed
 from outboxkit.testing.database import TrialDatabase
-from outboxkit.testing.differences import Changes, difference, varying
+from outboxkit.testing.differences import Changes, difference, may_tell_time, varying
 from outboxkit.testing.messages import message_for
 from outboxkit.testing.outside import AFTER, FILE, STATEMENT
 from outboxkit.testing.trials import PATIENCE, Ending, Trial, Trials
@@ -133,6 +134,8 @@ def single_deliveries(trials: Trials) -> Iterator[Finding]:
         )
     if first.left or trials.recorder.effects:
         return
+    if may_tell_time(trials.expected):
+        time.sleep(1)  # so that this value varies, too
     trials.reset(other_numbers=True)
     error = trials.deliver(trials.message()).error
     second = trials.changes()
@@ -316,19 +319,27 @@ def _serial(trials: Trials, earlier: Sequence[Any], events: Sequence[Any]) -> Ch
 
 
 def _variants(handler: Handler, message: Message) -> Iterator[tuple[str, Message]]:
-    """The message with one field changed: a number or a text, if it still is an event."""
+    """The message with one field changed: a number or a text, if there is another one that is an event."""
     document, count = json.loads(message.payload), 0
     for name, value in document.items() if isinstance(document, dict) else ():
-        if isinstance(value, bool) or not isinstance(value, int | str) or count == VARIANTS:
-            continue
-        other = value + 1 if isinstance(value, int) else f"{value}-2"
-        payload = json.dumps({**document, name: other}).encode()
-        try:
-            payloads.decode(handler.event_type, payload)
-        except DecodeError:
-            continue
-        count += 1
-        yield name, changed(message, payload=payload)
+        if count == VARIANTS:
+            return
+        for other in _others(value):
+            payload = json.dumps({**document, name: other}).encode()
+            with suppress(DecodeError):
+                payloads.decode(handler.event_type, payload)
+                count += 1
+                yield name, changed(message, payload=payload)
+                break
+
+
+def _others(value: object) -> Iterator[object]:
+    """Other values of the kind: of a text a longer one, and ones with another end, as ids, dates and decimals take."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield value + 1
+    elif isinstance(value, str):
+        yield f"{value}-2"
+        yield from (value[:-1] + end for end in "12" if value and value[-1] != end)
 
 
 TRIALS: tuple[Callable[[Trials], Iterator[Finding]], ...] = (

@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -103,6 +103,7 @@ class Recorder:
         acted: whether anything was done, also what is allowed.
         forgotten: the names of coroutines that were never awaited.
         threads: those that handlers have started.
+        handed: the functions that they have handed to pools of threads.
         bound: the sockets that they have bound to an address.
         hosts: the names that were looked up and not yet connected to, by their ports.
     """
@@ -113,6 +114,7 @@ class Recorder:
         self.acted = False
         self.forgotten: list[str] = []
         self.threads: list[threading.Thread] = []
+        self.handed: list[tuple[str, Future[Any]]] = []
         self.bound: list[socket.socket] = []
         self.hosts: dict[str, str] = {}
         self._names: dict[object, str] = {}
@@ -200,6 +202,14 @@ class Recorder:
         """The threads of handlers that run."""
         return [thread for thread in self.threads if thread.is_alive()]
 
+    def left(self) -> list[str]:
+        """What handlers have begun in threads and not waited for."""
+        unfinished = (name for name, future in self.handed if not future.done())
+        return [
+            *(f"the thread {thread.name}" for thread in self.running()),
+            *(f"the function {name} of a pool" for name in unfinished),
+        ]
+
     def _peer(self, address: Any) -> str:
         """The name of a peer: that of a host as it was looked up."""
         if not isinstance(address, tuple):
@@ -233,17 +243,18 @@ def _spoken(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str,
 
     What has the message's id is taken for a call under a key.
     """
+    own = message_id if message_id.encode() in sent else None
     if _HEAD.match(sent):
         for method, path, lines in _HEAD.findall(sent):
             if method.decode() not in REPEATABLE:
                 headers = message_from_bytes(lines)
                 base = peer if peer.startswith("https://") else f"http://{headers.get('host', peer)}"
-                key = next((str(headers[name]) for name in KEY_HEADERS if headers[name]), None)
+                key = next((str(headers[name]) for name in KEY_HEADERS if headers[name]), own)
                 yield REQUEST, f"{method.decode()} {base}{urlsplit(path.decode('latin-1')).path}", key
     elif re.search(rb"^mail from:", sent, re.IGNORECASE | re.MULTILINE):
         to = ", ".join(each.decode("latin-1") for each in re.findall(rb"(?im)^rcpt to: *<?([^>\r\n]+)", sent))
         yield MAIL, f"to {to} by {peer}", None
-    elif message_id.encode() not in sent:
+    elif own is None:
         yield SPEAKS, peer, None
 
 
@@ -310,9 +321,13 @@ def _handing(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def submit(self: Any, function: Any, /, *arguments: Any, **options: Any) -> Any:
         span, context = _current(), copy_context()
-        if span is not None and _line(span, sys._getframe(1)) is None:  # noqa: SLF001
+        line = _line(span, sys._getframe(1)) if span is not None else ""  # noqa: SLF001
+        if line is None:
             context.run(_span.set, None)
-        return original(self, context.run, function, *arguments, **options)
+        future = original(self, context.run, function, *arguments, **options)
+        if span is not None and line:
+            span.recorder.handed.append((getattr(function, "__qualname__", type(function).__qualname__), future))
+        return future
 
     return submit
 
@@ -388,7 +403,7 @@ def _heard(name: str, arguments: tuple[Any, ...]) -> None:
     elif name in _PROGRAMS:
         recorder.run_program(span, name, arguments, line)
     elif name == "sqlite3.connect":
-        if _readable(arguments[0]) not in ("", ":memory:"):
+        if _readable(arguments[0]) not in ("", ":memory:") and "mode=ro" not in _readable(arguments[0]):
             recorder.add(span, STATEMENT, f"sqlite3.connect {_readable(arguments[0])}", line)
     else:
         for path in _written(name, arguments):

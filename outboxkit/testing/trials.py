@@ -7,7 +7,7 @@ own, with an `AsyncSession`. Both are run by `inbox.run_once`, as in a consumer.
 import asyncio
 import sys
 from collections.abc import Callable, Collection, Generator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -148,7 +148,8 @@ class Trials:
         self.recorder = Recorder(self._code, (outside,) if isinstance(outside, str) else outside)
         self._event, self._watch, self._patience = event, watch, patience
         self._ignore = (ignore,) if isinstance(ignore, str) else ignore
-        self._memory = Memory(handler.function)
+        given = {getattr(kind, "__name__", repr(kind)): resource for kind, resource in handler.resources.items()}
+        self._memory = Memory(handler.function, given | dict(handler.values))
         self._loop: asyncio.SelectorEventLoop | None = None
         self._engine = database.sync_engine()
         self._hangs = False
@@ -296,6 +297,7 @@ class Trials:
     def _join_threads(self) -> None:
         for thread in self.recorder.running():
             thread.join(LEFT_BEHIND_SECONDS)
+        wait((future for _, future in self.recorder.handed), LEFT_BEHIND_SECONDS)
 
     def _work(self, session: Session, trial: Trial, handler: Handler) -> None:
         """The delivery in its transaction."""
@@ -312,7 +314,7 @@ class Trials:
             with recording:
                 _handle(session, trial, handler)
                 trial.left = [each for each in _running(connection) if each not in before]
-                trial.left += [f"the thread {thread.name}" for thread in self.recorder.running()]
+                trial.left += self.recorder.left()
             event.remove(connection, "before_cursor_execute", trial.hear)
             trial.end_stale(connection)
             trial.pause_before(trial.statements + 1, connection)

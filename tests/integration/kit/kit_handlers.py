@@ -46,6 +46,12 @@ class Receipt(Tables):
     due_on: Mapped[date | None]
 
 
+class Note(Tables):
+    __tablename__ = "notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    note: Mapped[str]
+
+
 class Token(Tables):
     __tablename__ = "tokens"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
@@ -82,6 +88,11 @@ def add_receipt(session: Session, event: Ordered, **values: Any) -> Receipt:
 
 
 # Rows and messages, as they are to be.
+
+
+@inbox_handler("right.ClockInWords")
+def right_clock_in_words(session: Session, event: Ordered) -> None:
+    session.add(Note(note=f"paid on {datetime.now(UTC):%d.%m.%Y at %H:%M:%S}"))
 
 
 @inbox_handler("right.Book")

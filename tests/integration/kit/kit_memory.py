@@ -6,10 +6,12 @@ import queue
 import random
 import sys
 import threading
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import TextIO
 from unittest.mock import Mock
 
@@ -28,6 +30,36 @@ HANDLED = 0
 NUMBERED = array("i", [0])
 LOG: TextIO = sys.stderr
 POOL = ThreadPoolExecutor(1)
+
+
+TOTAL = Decimal(0)
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+SLOTTED = Slotted()
+
+
+@inbox_handler("wrong.DecimalOfModule")
+def wrong_decimal_of_module(session: Session, event: Ordered) -> None:
+    global TOTAL  # noqa: PLW0603
+    TOTAL += event.total
+
+
+@inbox_handler("wrong.NumberInSlot")
+def wrong_number_in_slot(session: Session, event: Ordered) -> None:
+    SLOTTED.count += 1
+
+
+@inbox_handler("wrong.HandedOver")
+def wrong_handed_over(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    POOL.submit(time.sleep, 0.3)
 
 
 # Other transactions.

@@ -42,10 +42,11 @@ CAUGHT = {
     f"{NOT_THE_SAME}|at once|{AGAIN}": "chance",
     AGAIN: "seen_by_id",
     REMEMBERS: "totals global fake_mailer class_variable mocked_mailer default_argument number_in_memory object_inside "
-    "own_attribute closure array queue queue_async counts_elsewhere environment",
+    "decimal_of_module number_in_slot own_attribute closure array queue queue_async counts_elsewhere environment",
     FILES: "file_kept_open file file_of_its_own truncate folder hard_link link",
     "it leaves the task later behind": "task",
     LEAVES_A_THREAD: "thread",
+    "it leaves the function sleep of a pool behind": "handed_over",
     f"{LEAVES_A_THREAD}|it sends a mail": "mail_in_own_thread",
     "it leaves the timer of send_mail behind": "timer",
     REQUEST: "httpx http_client new_key",

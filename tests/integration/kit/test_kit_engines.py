@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, select, text
+from sqlalchemy import Engine, ForeignKey, create_engine, insert, select, text, update
+from sqlalchemy import event as listening
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.pool import SingletonThreadPool
 
 import outboxkit.runtime.process
 from outboxkit import ConfigurationError, inbox_handler, outbox, tables
@@ -84,8 +86,41 @@ async def test_an_async_engine_in_a_running_loop(shop: Engine, async_engine: Asy
         assert (await session.scalars(select(Customer.name))).all() == ["ann"]
 
 
-def test_a_database_in_memory_is_copied():
-    engine = create_engine("sqlite://")
+class Parent(Tables):
+    __tablename__ = "parents"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+class Child(Tables):
+    __tablename__ = "children"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    parent_id: Mapped[int] = mapped_column(ForeignKey("parents.id", ondelete="CASCADE"))
+
+
+@inbox_handler("kit.Rename")
+def rename(session: Session, event: Ordered) -> None:
+    session.execute(update(Parent).values(name="new"))
+
+
+@by_day_on("sqlite")
+def test_rows_that_refer_to_changed_ones_are_put_back_too(shop: Engine):
+    """To put a parent back it is deleted, and a foreign key may take its children along."""
+    if shop.dialect.name == "sqlite":
+        listening.listen(shop, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
+        shop.dispose()
+    with Session(shop) as session, session.begin():
+        session.add(Parent(id=1, name="old"))
+        session.flush()
+        session.add(Child(parent_id=1))
+    assert_effects_once(rename, ORDERED, engine=shop)
+    with Session(shop) as session:
+        assert session.scalars(select(Child.parent_id)).all() == [1]
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///file:kit?mode=memory&cache=shared&uri=true"])
+def test_a_database_in_memory_is_copied(url: str):
+    engine = create_engine(url, poolclass=SingletonThreadPool)
     Tables.metadata.create_all(engine)
     outboxkit.metadata.create_all(engine)
     with Session(engine) as session, session.begin():

@@ -1,14 +1,19 @@
 """Parts of the test kit on a file: orders in which a handler fails, references to numbered rows, long reports."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, ForeignKey, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from outboxkit import ConfigurationError, Retry, inbox_handler
+from outboxkit import ConfigurationError, Retry, event, inbox_handler
+from outboxkit.codec import payloads
 from outboxkit.inbox import handler_of
 from outboxkit.testing import (
     assert_order_does_not_matter,
@@ -18,12 +23,43 @@ from outboxkit.testing import (
     differences,
     once,
     order,
+    outside,
 )
 from outboxkit.testing.database import TrialDatabase
+from outboxkit.testing.messages import message_of
 from outboxkit.testing.once import Finding
 from tests.unit.shop import OrderConfirmed
 
 EVENTS = [OrderConfirmed(1, 5), OrderConfirmed(2, 5)]  # type: ignore[arg-type]
+
+
+@event("Typed")
+@dataclass(frozen=True)
+class Typed:
+    id: UUID
+    amount: Decimal
+    on: date
+
+
+def test_another_event_has_another_id_number_or_day():
+    typed = Typed(UUID(int=5), Decimal("9.90"), date(2026, 3, 1))
+
+    @inbox_handler("Types")
+    def types(session: Session, event: Typed) -> None: ...
+
+    spec = handler_of(types)
+    found = {name: payloads.decode(Typed, message.payload) for name, message in once._variants(spec, message_of(typed))}
+    assert {name: getattr(other, name) for name, other in found.items()} == {
+        "id": UUID(int=1),
+        "amount": Decimal("9.91"),
+        "on": date(2026, 3, 2),
+    }
+
+
+def test_a_request_that_has_the_messages_id_in_its_body_is_sent_under_a_key():
+    sent = b'POST /pay HTTP/1.1\r\nhost: h\r\n\r\n{"key": "m-1"}'
+    assert [key for *_, key in outside._spoken("h:80", sent, "m-1")] == ["m-1"]
+    assert [key for *_, key in outside._spoken("h:80", sent, "m-2")] == [None]
 
 
 class Tables(DeclarativeBase): ...

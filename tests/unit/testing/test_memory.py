@@ -35,3 +35,15 @@ def test_a_function_of_no_module_has_no_variables_but_its_own():
     handler.__module__ = "nowhere.at.all"
     handler.seen = [1]  # type: ignore[attr-defined]
     assert [name for name in Memory(handler).state() if "environ" not in name] == ["the function.seen"]
+
+
+def test_what_a_consumer_gives_to_the_handler_is_looked_into():
+    class Mailer:
+        def __init__(self) -> None:
+            self.sent: list[str] = []
+
+    def handler() -> None: ...
+
+    mailer = Mailer()
+    mailer.sent.append("a")
+    assert Memory(handler, {"Mailer": mailer}).state()["its parameters.Mailer.sent"] == "['a']"
