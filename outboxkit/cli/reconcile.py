@@ -252,13 +252,12 @@ def _advice(result: Reconciled, producer: str | None) -> Iterator[str]:
     for tally in result.handlers:
         since, seen = iso(tally.forgets_before), iso(tally.first_seen)
         if tally.forgotten:
-            count = many(tally.forgotten, "message")
-            yield f"{count} for {tally.handler} not compared: its inbox does not remember what was added before {since}"
+            older = f"{many(tally.forgotten, 'message')} for {tally.handler}"
+            yield f"{older} not compared: its inbox does not remember what was added before {since}"
         if tally.older:
-            count = number(tally.older)
             yield (
-                f"{count} of the messages that {tally.handler} lacks were added before it was first seen, at {seen}: "
-                f"they may not be meant for it. --since {seen} leaves them out"
+                f"{number(tally.older)} of those that {tally.handler} lacks were added before it was first seen, at "
+                f"{seen}: they may not be meant for it. --since {seen} leaves them out"
             )
     if result.missing:
         yield (

@@ -84,7 +84,7 @@ RELAY_LAG = _histogram(
     "outboxkit.relay.lag",
     "s",
     "Time from the moment that a message was added, or due, until the broker's confirm; "
-    "of 16 messages of a batch at most.",
+    "of 16 messages of a batch at most. One that was put off counts from its new time.",
     bounds=AGES,
 )
 RELAY_CONNECTED = _gauge(

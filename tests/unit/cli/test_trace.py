@@ -10,6 +10,7 @@ from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
 from outboxkit import outbox, tables
+from tests.support.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
 
@@ -86,3 +87,16 @@ def test_headers_that_cannot_be_read_hide_no_message(run: Run, database_url: str
         (tables.published, ROW | {"message_id": "m", "position": 1, "published_at": NOW, "headers": headers}),
     )
     assert "state         published\n" in run("trace", "m", "--database-url", database_url).out
+
+
+def test_a_cure_for_another_database_names_it(
+    run: Run, database_url: str, migrated_sqlite: SqliteCopies, tmp_path: Path
+):
+    """Numbers of dead letters begin at 1 in each database."""
+    consumer_url = migrated_sqlite.copy(tmp_path / "consumer.db")
+    letter = ROW | {"message_id": "m", "side": "inbox", "reason": "failed", "attempts": 10, "queue": "q"}
+    write(consumer_url, (tables.dead_letter, letter))
+    (tmp_path / "consumer.url").write_text(consumer_url)
+    ended = run("trace", "m", "--database-url", database_url, "--also", f"@{tmp_path / 'consumer.url'}")
+    option = f"--database-url @{tmp_path / 'consumer.url'}"
+    assert f"cure [2]: outboxkit dead show 1 {option}" in " ".join(ended.out.split())
