@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from outboxkit import statements, tables
@@ -289,6 +289,21 @@ async def test_a_page_that_takes_too_long_asks_for_a_filter(pg_engine: Engine, p
         assert page.status_code == 503
         assert "Filter first" in page.text
         assert "outboxkit doctor" not in page.text
+
+
+async def test_a_queue_without_a_consumer_says_how_to_start_one(pg_engine: Engine, postgresql_url: str):
+    with pg_engine.begin() as connection:
+        connection.execute(insert(tables.handler), {"handler": "SendReceipt", "queue": "statistics"})
+        paused = {"process": "relay", "name": "payments", "since": NOW, "why": "w", "paused_by": "ann"}
+        connection.execute(insert(tables.pause), paused)
+    app = console(postgresql_url, access=TokenAccess(TOKEN))
+    transport = httpx.ASGITransport(app)
+    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        await client.post("/login", data={"token": TOKEN})
+        page = (await client.get("/workers")).text
+    assert "No consumer of it is there." in page
+    assert "<code>outboxkit relay --destination payments</code> publishes what waits" in page
+    assert "<code>outboxkit consume MODULE --queue statistics</code> starts one" in page
 
 
 async def test_groups_lead_to_their_rows_on_a_server(pg_engine: Engine, postgresql_url: str):
