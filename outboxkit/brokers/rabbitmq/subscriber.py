@@ -238,10 +238,8 @@ class RabbitSubscriber(Subscriber):
         if raw is None:
             return None
         is_first, self._has_received = not self._has_received, True
-        is_as_is = (
-            self._queues.exchange is None and is_first and not raw.redelivered
-        )  # else a client has set the header
-        if is_as_is and STREAM_OFFSET in (raw.properties.headers or ()):
+        may_be_stream = self._queues.exchange is None and is_first and not raw.redelivered  # or a client set the header
+        if may_be_stream and STREAM_OFFSET in (raw.properties.headers or ()):
             raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self._queue!r}, a stream: it keeps what was acked. {KINDS}")
         waited_in = (raw.properties.headers or {}).get(FIRST_WAIT)
         if isinstance(waited_in, str) and self._waiting[waited_in]:
