@@ -399,9 +399,8 @@ def _dependencies(dependant: Any) -> Iterator[Any]:
 
 def _check_session(route: Any, session: Dependency) -> None:
     called = getattr(session.dependency, "__name__", repr(session.dependency))
-    uses = [
-        one for one in _dependencies(route.dependant) if one.call == session.dependency
-    ]  # equal: a bound method is a new one each time
+    # == and not `is`: a bound method is another object each time
+    uses = [one for one in _dependencies(route.dependant) if one.call == session.dependency]
     if not uses or any(one.scope != session.scope or not one.use_cache for one in uses):
         raise ConfigurationError(
             f"{route.path_format} depends on Idempotent(session={called}), but its endpoint does not get that session: "
