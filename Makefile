@@ -9,7 +9,6 @@ UV := 'uv>=0.8'
 RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
 WORKERS := --numprocesses=3 --dist=worksteal
 COVERED := tests/unit tests/integration tests/acceptance/test_processes.py tests/acceptance/test_run.py
-COVERAGE := --cov --cov-report=term:skip-covered $(COVERED)
 ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
@@ -32,13 +31,14 @@ test: $(VENV)/.tests ## every promise once, on real PostgreSQL and RabbitMQ (fou
 
 test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples, random seeds (SEED=… for the same again)
 	@$(BIN)/python -m tests.servers --provide --night
-	$(AT_NIGHT) $(COVERAGE) $(ARGS)
+	@$(MAKE) --no-print-directory coverage
+	$(AT_NIGHT) -m "hypothesis or drawn" $(COVERED) $(ARGS)
 	$(AT_NIGHT) $(addprefix --ignore=,$(COVERED)) $(ARGS)
 	@$(MAKE) --no-print-directory dist
 
 coverage: $(VENV)/.tests ## how much of outboxkit the tests of its parts run; fails below what pyproject.toml asks
 	@$(BIN)/python -m tests.servers --provide
-	$(BIN)/python -m pytest -q $(WORKERS) $(COVERAGE)
+	$(BIN)/python -m pytest -q $(WORKERS) --cov --cov-report=term:skip-covered $(COVERED)
 
 model: $(VENV)/.tests ## check the models of the protocol with spin, and that each broken variant of them fails (ARGS="--night", "--help")
 	$(BIN)/python -m tests.model $(ARGS)

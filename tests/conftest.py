@@ -87,11 +87,16 @@ def pytest_runtest_makereport() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of brokers of their own, so that one worker runs them and starts each broker once."""
+    """Begin with the tests of brokers of their own, so that one worker runs them and starts each broker once.
+
+    Mark those that do more by night: the others have run with the coverage, in the same way.
+    """
     items.sort(key=lambda item: BROKERS_OF_THEIR_OWN.isdisjoint(getattr(item, "fixturenames", ())))
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = _bounded(item.obj)
+        if not vars(getattr(item, "module", object)).keys().isdisjoint(("by_night", "chance")):
+            item.add_marker("drawn")
 
 
 def _bounded(test: Callable[..., Coroutine[object, object, None]]) -> Callable[..., Coroutine[object, object, None]]:
