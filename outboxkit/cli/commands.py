@@ -34,7 +34,7 @@ LISTED = {
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "schema": ("schemas", "Export the schemas of events, and find changes that break consumers."),
     "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
-    "requests": ("requests", "List the idempotency keys of the HTTP door, or show one: state, lease, status."),
+    "requests": ("requests", "List the idempotency keys of HTTP requests, or show one: state, lease, status."),
     "waiting": ("waiting", "List messages that wait for a time, make them due at once, or cancel them."),
     "dead": ("dead", "List dead letters, put them back into the outbox, or discard them."),
 }

@@ -32,7 +32,7 @@ Modules = Annotated[
 Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="database or broker: look at this alone.")]
 
 
-@with_options()
+@with_options("queue")
 def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as_json: AsJson = False) -> None:
     """Say whether this installation is safe: what is wrong, why it matters, and the cure. It changes nothing.
 

@@ -49,9 +49,9 @@ OPTIONS = {
 """The settings that a command's help may list, with what it calls their values. It accepts the others, too."""
 REPEATED = ("queue", "bind")
 """Options that may be options several times."""
-VARIABLES = """Each setting is a variable or an option: OUTBOXKIT_DATABASE_URL, or
---database-url. Keep passwords out of the command line: a variable, or a file,
---database-url @FILE."""
+VARIABLES = """Each setting is a variable or an option, also one that is not listed here:
+OUTBOXKIT_DATABASE_URL, or --database-url. Keep passwords out of the command
+line: a variable, or a file, --database-url @FILE."""
 BY = "--by NAME puts a name into the audit trail instead of the system's user."
 
 

@@ -23,6 +23,8 @@ from outboxkit.runtime.settings import Settings
 def prune(settings: Settings, *, by: By = None) -> None:
     """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
+    OUTBOXKIT_INBOX_RETENTION is 14 days if it is not set. Kept messages and dead letters go if their retention is set.
+
     Safe to kill, to repeat and to run beside relays and consumers. Only one works at a time, a second one ends at once.
     On PostgreSQL it also makes the partitions of the days to come. Exit 3 if the role may not do that.
 

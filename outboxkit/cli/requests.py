@@ -1,4 +1,4 @@
-"""`outboxkit requests`: the idempotency keys of the HTTP door."""
+"""`outboxkit requests`: the idempotency keys of HTTP requests."""
 
 import sys
 from collections.abc import Iterator

@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from outboxkit.errors.figures import in_utc, many, number, printable_name, shell_word, span
+from outboxkit.runtime.workers import relay_command
 
 
 def written_time(at: datetime | None) -> Markup:
@@ -41,5 +42,6 @@ TEMPLATES = Environment(
 TEMPLATES.filters |= {
     "moment": written_time, "number": number, "many": many, "span": span, "name": printable_name,
     "shell": shell_word,
+    "relay_command": relay_command,
     "json": json_text, "lines": foreign_lines,
 }  # fmt: skip

@@ -194,10 +194,9 @@ class Consumer:
         """The engine of the handlers' sessions."""
         return self._engine
 
-    def has_reached(self, *servers: str) -> None:
-        """Note that this process has worked with `broker` or `database`: a refusal is waited out then."""
-        for server in servers:
-            self._outage.reached(server)
+    def share_reached(self, servers: set[str]) -> None:
+        """Have consumers of one process share what they have worked with, and so which refusals they wait out."""
+        self._outage.share_reached(servers)
 
     def health(self) -> Health:
         """The state of this consumer while it runs, from any thread."""

@@ -105,7 +105,7 @@ class ShardedConsumer:
         self._running: dict[str, _RunningShard] = {}
         self._ended: Counter[Outcome] = Counter()
         self._bound: dict[str, int] | None = None
-        self._reached: tuple[str, ...] = ()
+        self._has_agreed, self._reached = False, set[str]()
         self._publish_timeout = publish_timeout.total_seconds()
         self._released = (-1, 0.0)
         self._watchdog, self._tables, self._memory = Watchdog(handlers), TableGauges(engine), PayloadMemory()
@@ -122,8 +122,9 @@ class ShardedConsumer:
     def health(self) -> Health:
         """The state of the shards that this process consumes, from any thread: the first in trouble decides."""
         states = [each.shard.consumer.health() for each in tuple(self._running.values())]
-        alone = Health("consumer", servers={"broker": self._outage.errors.get("broker")})
-        return next((state for state in states if any(state.servers.values())), states[0] if states else alone)
+        trouble = self._outage.errors.get("broker", None if self._has_agreed else "its shards are not bound yet")
+        states.append(Health("consumer", servers={"broker": trouble}))
+        return next((state for state in states if any(state.servers.values())), states[0])
 
     async def run(self, stop: asyncio.Event) -> None:
         """Handle deliveries of this process's shards until `stop` is set, then finish those in flight.
@@ -140,7 +141,9 @@ class ShardedConsumer:
                 while not stop.is_set():
                     agreement = await self._outage.ride_out(self._agree, stop)
                     if agreement is not None and not stop.is_set():
-                        self._note_reached()
+                        self._outage.reached("database")
+                        if self._bound is not None:
+                            self._outage.reached("broker")
                         await self._apply(agreement, stop)
             await self._end()
         except (Exception, asyncio.CancelledError):
@@ -206,6 +209,7 @@ class ShardedConsumer:
         self._tell(agreement)
         self._follow(agreement)
         if not self._is_next(agreement):
+            self._has_agreed = True
             await self._wait(stop)
 
     async def _agree(self) -> Agreement:
@@ -294,16 +298,10 @@ class ShardedConsumer:
             f"one has --shards {self._shards.count}"
         )
 
-    def _note_reached(self) -> None:
-        """Have a refusal waited out from now on, also by consumers that are made later."""
-        self._reached = ("database",) if self._bound is None else ("database", "broker")
-        for server in self._reached:
-            self._outage.reached(server)
-
     def _make(self, queue: str) -> ShardConsumer:
         shard = self._consumer_of(queue)
         shard.consumer.on_error = self.on_error
-        shard.consumer.has_reached(*self._reached)
+        shard.consumer.share_reached(self._reached)
         return shard
 
     def _follow(self, agreement: Agreement) -> None:

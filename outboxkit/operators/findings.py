@@ -322,8 +322,8 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         what="{waits}, and {no_relay}.",
         why=f"What the application has committed reaches nobody else. {_KEPT}",
         cure="If a relay runs, read its log: it may have an old password, it is connected to another database, or a "
-        "pooler hides its name. Is a destination misspelt? Otherwise start a relay for each of them, and let a "
-        "supervisor keep it running (without a broker: outboxkit run):",
+        "pooler hides its name. Is a destination misspelt? Otherwise start a relay for each of them, with the URL of "
+        "its API in place of the broker's, and let a supervisor keep it running (without a broker: outboxkit run):",
         commands=("{relays}",),
         alerts=("OutboxkitRelayMissing", "OutboxkitTargetDown", "OutboxkitBacklog"),
     ),

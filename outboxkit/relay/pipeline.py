@@ -69,8 +69,9 @@ class Pipeline:
         self._next: Batch | None = None
         self._open: list[Batch] = []
         self._answered: tuple[Batch, Settlement] | None = None
-        self._probes = False
-        """Whether the last settlement could not be written. Then one row at a time is published, until one can."""
+        self._most: int | None = None
+        """The size of the next batch after a settlement could not be written: 1, and twice as much after each that can.
+        Else each try would publish a whole batch again."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,7 +205,7 @@ class Pipeline:
 
     async def _settle_and_claim(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
         await self._settle_answered()
-        if batch.is_last or self._probes or not self._claimer.can_claim_ahead or stop.is_set():
+        if batch.is_last or self._most is not None or not self._claimer.can_claim_ahead or stop.is_set():
             return
         following = await self._claim(as_of, batch)
         if following.send:
@@ -214,8 +215,7 @@ class Pipeline:
 
     async def _claim(self, as_of: datetime, beside: Batch | None = None) -> Batch:
         started = time.perf_counter()
-        most = 1 if self._probes else None
-        batch = await self._claimer.claim(as_of, now=self._clock(), beside=beside, most=most)
+        batch = await self._claimer.claim(as_of, now=self._clock(), beside=beside, most=self._most)
         self._open.append(batch)
         if batch.rows:
             self._measurements.claimed(time.perf_counter() - started)
@@ -230,9 +230,9 @@ class Pipeline:
     async def _commit(self, batch: Batch, settlement: Settlement) -> None:
         started = time.perf_counter()
         self._open.remove(batch)
-        self._probes = True
+        most, self._most = self._most, 1
         await self._writer.commit(batch, settlement, now=self._clock())
-        self._probes = False
+        self._most = most * 2 if most is not None and len(batch.rows) >= most else None
         self._on_settled(settlement)
         self._measurements.settled(batch.send, settlement, time.perf_counter() - started)
 

@@ -221,6 +221,10 @@ class Outage:
         """Note that this process has worked with `broker` or `database`: from now on a refusal is waited out, too."""
         self._reached.add(server)
 
+    def share_reached(self, servers: set[str]) -> None:
+        """Note in this set what is reached: it is one for several that work in the same process."""
+        self._reached = servers
+
     def _is_waited_out(self, error: BaseException) -> bool:
         away = self._what(error)
         return away is not None and (away in self._reached or not is_refusal(error))

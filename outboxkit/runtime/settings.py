@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     database_url: SecretStr = Field(description="postgresql+psycopg://… or sqlite:///…")
     broker_url: SecretStr = Field(
         SecretStr(defaults.BROKER_URL),
-        description="amqp://… or amqps://…; a destination's may be https://…",
+        description="amqp://… or amqps://…; for relay --destination also https://…",
     )
     management_url: SecretStr | None = Field(
         None, description="RabbitMQ's management API, for doctor: http://user:password@host:15672"

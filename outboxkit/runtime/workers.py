@@ -30,6 +30,7 @@ from outboxkit.database.session_names import (
     relay_name,
 )
 from outboxkit.errors.failures import first_line
+from outboxkit.errors.figures import shell_word
 from outboxkit.errors.sqlstates import TRANSIENT, sqlstate_of
 from outboxkit.message import DEFAULT_DESTINATION, NAME_LIMIT, storable
 from outboxkit.runtime.outage import what_is_away
@@ -45,6 +46,13 @@ GONE_AFTER = timedelta(seconds=15)
 FORGOTTEN = timedelta(hours=1)
 """A row that is so old is deleted by the next worker that starts."""
 LEAVING_SECONDS = 2.0
+
+
+def relay_command(destination: str) -> str:
+    """The command that starts a relay of this destination, to paste: one for an API takes the API's URL."""
+    if destination == DEFAULT_DESTINATION:
+        return "outboxkit relay"
+    return f"outboxkit relay --destination {shell_word(destination)} --broker-url URL"
 
 
 @dataclass(frozen=True, slots=True)

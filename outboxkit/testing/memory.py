@@ -103,7 +103,8 @@ def _held(function: types.FunctionType) -> dict[str, Mapping[str, Any]]:
 
 def _variables_of(value: Any) -> Mapping[str, Any]:
     """The attributes of an object, also those in slots."""
-    slots = (name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(value, name))
+    members = (member for cls in type(value).__mro__ for member in vars(cls).items())
+    slots = (name for name, kind in members if isinstance(kind, types.MemberDescriptorType) and hasattr(value, name))
     return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
 
 

@@ -104,10 +104,14 @@ class Destination:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self.tls, limit=1 << 20)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def refuse(self) -> None:
-        """Nobody listens any more, and what was open has ended."""
+    def go_down(self) -> None:
+        """Nobody listens any more; what is open stays."""
         if self._server is not None:
             self._server.close()
+
+    async def refuse(self) -> None:
+        """Nobody listens any more, and what was open has ended."""
+        self.go_down()
         self.hang_up()
         for task in self._tasks:
             task.cancel()

@@ -161,8 +161,8 @@ class HttpPublisher(Publisher):
         match result:
             case Lost():
                 return result
-            case Unreached(reason):
-                return Unreached(f"cannot connect to {self._target.origin}: {reason}")
+            case Unreached(reason, was_sent):
+                return Unreached(f"cannot connect to {self._target.origin}: {reason}", was_sent)
             case response:
                 receipt = verdict.receipt_of(response, limit=self._max_answer, now=datetime.now(UTC))
                 return Answered(receipt, unauthorized=response.status in verdict.UNAUTHORIZED)

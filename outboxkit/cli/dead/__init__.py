@@ -18,11 +18,13 @@ from outboxkit.cli.dead.selecting import Filters, refuse_missing, with_ids
 from outboxkit.cli.options import AsJson, Limit, Rate, with_options
 from outboxkit.cli.wording import print_json, print_table
 from outboxkit.errors import ConfigurationError
-from outboxkit.errors.figures import many, number
+from outboxkit.errors.figures import many, number, printable_name
 from outboxkit.exit_codes import INCOMPLETE
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey, rules_of
 from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime.settings import Settings
+from outboxkit.runtime.workers import relay_command
 from outboxkit.statements.dead import GROUP_COLUMNS
 
 T = TypeVar("T")
@@ -241,15 +243,14 @@ def _run(
     by: str | None,
 ) -> int:
     """Resolve the dead letters that were surveyed, and print what was done; returns the exit code."""
-    done, has_relay = Resolved(), None
+    done, alone = Resolved(), list[str]()
     total = survey.replayable if as_ == "replayed" else survey.count
 
     async def work(stop: asyncio.Event) -> None:
-        nonlocal has_relay
         async with connected(settings, "dead") as engine:
             letters = DeadLetters(engine, rules=rules, rate=rate, by=by)
             await letters.resolve(as_, selection, stop, done, upto=survey.upto)
-            has_relay = await letters.has_relay()
+            alone.extend(await letters.without_relay(done.destinations))
 
     def say() -> None:
         by_whom = f" by {done.by}" if done.by else ""
@@ -259,8 +260,10 @@ def _run(
     work_through(settings, as_, total, lambda: done.count, work, say)
     for why, count in done.refused.items():
         typer.echo(f"outboxkit: not replayed: {number(count)}, {why}: {why.plain}", err=True)
-    if as_ == "replayed" and done.count and has_relay is False:
-        typer.echo("outboxkit: no relay is connected to this database: `outboxkit relay` sends them", err=True)
+    for destination in alone:
+        of = "" if destination == DEFAULT_DESTINATION else f" of {printable_name(destination)}"
+        command = relay_command(destination)
+        typer.echo(f"outboxkit: no relay{of} is connected to this database: `{command}` sends them", err=True)
     if not done.complete:
         typer.echo("stopped before the end: the same command goes on", err=True)
     return 0 if done.complete and not done.refused else INCOMPLETE

@@ -10,7 +10,7 @@ it, `consumer/routing.py`.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,7 +20,6 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import schema, statements
-from outboxkit.database.session_names import RELAY_SESSION
 from outboxkit.errors.figures import COUNTED, Count
 from outboxkit.operators import audit
 from outboxkit.operators.deadletters.refusal import Refusal, ReplayRules, rules_of
@@ -28,6 +27,7 @@ from outboxkit.operators.deadletters.resolving import Resolved, resolve_page
 from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime.outage import Sleep, keep_to_rate
 from outboxkit.runtime.window import lowest_id
+from outboxkit.runtime.workers import RELAY, is_session_of
 from outboxkit.schema import partitions
 from outboxkit.statements.dead import LetterPlace, Selection
 from outboxkit.statements.dialects import is_server
@@ -288,10 +288,10 @@ class DeadLetters:
             refused = f", {done.refused.total()} refused" if done.refused else ""
             audited.result = (audit.DONE if done.complete else audit.STOPPED) + refused
 
-    async def has_relay(self) -> bool | None:
-        """Whether a relay is connected to the database; None if the database cannot tell."""
+    async def without_relay(self, destinations: Iterable[str]) -> list[str]:
+        """Those of these destinations that no relay is connected for; none if the database cannot tell."""
         if not is_server(self._engine.dialect.name):
-            return None
+            return []
         async with self._engine.connect() as connection:
-            rows = await connection.execute(statements.activity.sessions())
-            return any(row.name.startswith(RELAY_SESSION) for row in rows)
+            names = [row.name for row in await connection.execute(statements.activity.sessions())]
+        return sorted(each for each in destinations if not any(is_session_of(name, RELAY, each) for name in names))

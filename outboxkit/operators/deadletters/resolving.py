@@ -28,11 +28,13 @@ class Resolved:
     Attributes:
         by: the name that is recorded.
         released: messages that waited behind them, and are due now.
+        destinations: where those that were replayed go.
         refused: the number that was left as it is, by the reason.
     """
 
     count: int = 0
     released: int = 0
+    destinations: set[str] = field(default_factory=set)
     refused: Counter[Refusal] = field(default_factory=Counter)
     complete: bool = False
     by: str = ""
@@ -41,6 +43,7 @@ class Resolved:
         """Count a page that is committed."""
         self.count, self.released = self.count + page.count, self.released + page.released
         self.refused += page.refused
+        self.destinations |= page.destinations
 
 
 async def resolve_page(
@@ -60,6 +63,7 @@ async def resolve_page(
         done = await _send_back(connection, [row.id for row in rows if row.side != "outbox"], now, rules, page)
         done |= await _put_back(connection, [row for row in rows if row.side == "outbox"], now, page)
         rows = [row for row in rows if row.id in done]
+        page.destinations = {row.destination for row in rows}
     else:
         await _record(connection, [row.id for row in rows])
     if rows:

@@ -16,7 +16,7 @@ from outboxkit.operators.retries import read_retried
 from outboxkit.operators.sql import doctor, trace
 from outboxkit.runtime import window
 from outboxkit.runtime.pauses import read_pauses
-from outboxkit.runtime.workers import RELAY, read_workers
+from outboxkit.runtime.workers import RELAY, read_workers, relay_command
 from outboxkit.statements import activity, status
 
 LIMIT = COUNTED + 1
@@ -122,7 +122,9 @@ def _option(database: Database, destination: str) -> str:
 
 
 def _command(database: Database, destination: str) -> str:
-    return f"outboxkit relay{_option(database, destination)}"
+    if destination in (database.settings.destination, DEFAULT_DESTINATION):
+        return f"outboxkit relay{_option(database, destination)}"
+    return relay_command(destination)
 
 
 def check_failing(database: Database) -> Iterator[Diagnosis]:

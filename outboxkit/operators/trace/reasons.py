@@ -14,6 +14,7 @@ from outboxkit.operators.findings import LIMITS, commands_of, steps_of
 from outboxkit.operators.trace.reading import DatabaseRows, Surroundings
 from outboxkit.runtime.known_handlers import KnownHandler, consume_command
 from outboxkit.runtime.workers import RELAY as RELAY_KIND
+from outboxkit.runtime.workers import relay_command
 
 NAMES = 120
 PARKED_AS_READ = LAST_MOMENT
@@ -55,8 +56,7 @@ def why_it_waits(row: Any, database: DatabaseRows) -> Explanation:
 
 def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tuple[str, ...]]:
     key = f"its key {legible(row.key)}"
-    option = "" if row.destination == DEFAULT_DESTINATION else f" --destination {shell_word(row.destination)}"
-    relay, is_alone = f"outboxkit relay{option}", around.relays == 0
+    relay, is_alone = relay_command(row.destination), around.relays == 0
     alone = f"no relay of {legible(row.destination)} is connected to this database"
     if around.lock is not None:
         return _locked(around.lock, relay, now)
@@ -66,6 +66,7 @@ def _waits(row: Any, around: Surroundings, now: datetime) -> tuple[str, str, tup
     if around.held is not None:
         return _behind(key, around.held)
     if around.pause is not None and (row.due_at is None or row.due_at <= now):
+        option = "" if row.destination == DEFAULT_DESTINATION else f" --destination {shell_word(row.destination)}"
         return "paused", str(around.pause), commands_of("paused", process=f"relay{option}")
     if row.held and row.due_at is not None and row.due_at >= PARKED_AS_READ:
         return "parked", f"{key} is parked, and no open dead letter parks it any more", ()

@@ -83,6 +83,23 @@ async def test_who_answers_nobody_blames_nobody(destination: Destination):
     await publisher.close()
 
 
+async def test_who_takes_the_destination_down_is_to_blame_the_second_time(destination: Destination):
+    def answer(call: Call) -> Say:
+        if call.key != "bad":
+            return say()
+        destination.go_down()
+        return DROP
+
+    destination.answer = answer
+    publisher = HttpPublisher(destination.url, concurrency=1)
+    came = list[list[str]]()
+    for number in range(2):
+        came.append(verdicts(await publish(publisher, made(number), made("bad"))))
+        await destination.listen()
+    await publisher.close()
+    assert came == [["confirmed", "unknown"], ["confirmed", "rejected"]]
+
+
 async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(destination: Destination):
     slow = timedelta(seconds=2)
 

@@ -302,7 +302,7 @@ async def test_a_queue_without_a_consumer_says_how_to_start_one(pg_engine: Engin
         await client.post("/login", data={"token": TOKEN})
         page = (await client.get("/workers")).text
     assert "No consumer of it is there." in page
-    assert "<code>outboxkit relay --destination payments</code> publishes what waits" in page
+    assert "<code>outboxkit relay --destination payments --broker-url URL</code> publishes what waits" in page
     assert "<code>outboxkit consume MODULE --queue statistics</code> starts one" in page
 
 

@@ -269,10 +269,10 @@ async def test_relays_that_park_and_operators_that_release_never_leave_a_row_beh
 
 async def test_it_is_known_whether_a_relay_is_there_to_send_them(async_pg_engine: AsyncEngine, postgresql_url: str):
     letters = DeadLetters(async_pg_engine)
-    assert await letters.has_relay() is False
+    assert await letters.without_relay({"mail", "default"}) == ["default", "mail"]
     relay = process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=1), destination="mail")
     async with relay.connect():
-        assert await letters.has_relay() is True
+        assert await letters.without_relay({"mail", "default"}) == ["default"]
     await relay.dispose()
 
 

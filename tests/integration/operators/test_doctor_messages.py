@@ -104,7 +104,10 @@ def test_a_destination_without_a_relay(postgresql_url: str) -> None:
     add(postgresql_url, destination="payments")
     with connected(postgresql_url, name="outboxkit relay"):
         (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
-        assert (finding.code, finding.commands) == ("relay-missing", ("outboxkit relay --destination payments",))
+        assert (finding.code, finding.commands) == (
+            "relay-missing",
+            ("outboxkit relay --destination payments --broker-url URL",),
+        )
         with connected(postgresql_url, name=process.relay_name("payments")):
             assert codes(postgresql_url, messages.check_relays, limits=Limits()) == ["relay-stuck"]
 
@@ -117,7 +120,7 @@ def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str) -
     assert (stuck.code, alone.code) == ("relay-stuck", "relay-missing")
     assert "1 message to hook 01 could go now, and the oldest waits for 2 h 0 min; 1 message to hook 02" in alone.what
     assert alone.what.endswith("; and 1 other destination, and no session of a relay for them is connected.")
-    assert alone.commands[0] == "outboxkit relay --destination 'hook 01'"
+    assert alone.commands[0] == "outboxkit relay --destination 'hook 01' --broker-url URL"
     assert len(alone.commands) == 10
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import BrokerRefused
 from outboxkit.consumer import ShardConsumer, ShardedConsumer
 from outboxkit.runtime.health import Health
+from outboxkit.runtime.outage import Outage
 from outboxkit.runtime.sources import Shards
 from tests.support.polling import eventually_async
 
@@ -23,12 +24,10 @@ class Part:
     on_error = paused = None
     connects = 1
 
-    def __init__(self) -> None:
+    def __init__(self, broker: "Broker") -> None:
         self.outcomes = Counter[Any]()
-        self.reached: tuple[str, ...] = ()
-
-    def has_reached(self, *servers: str) -> None:
-        self.reached = servers
+        self.broker, self.outage = broker, Outage("consumer", queue="q")
+        self.share_reached = self.outage.share_reached
 
     def hold(self, keys: object) -> None: ...
 
@@ -41,14 +40,20 @@ class Part:
         return Health("consumer")
 
     async def run(self, stop: asyncio.Event, **_: object) -> None:
+        await self.outage.ride_out(self.broker.read, stop)
+        self.outage.reached("broker")
         await stop.wait()
 
 
 class Broker:
     """The broker's part in a change of the number of shards."""
 
-    def __init__(self, *, refuses_first: bool) -> None:
-        self.binds, self.refuses_first, self.is_full = 0, refuses_first, False
+    def __init__(self, *, refuses_first: bool = False, may_read: bool = True) -> None:
+        self.binds, self.refuses_first, self.is_full, self.may_read = 0, refuses_first, False, may_read
+
+    async def read(self) -> None:
+        if not self.may_read:
+            raise REFUSED
 
     async def prepare(self, *_: object) -> bool:
         return False
@@ -61,7 +66,7 @@ class Broker:
 
 def sharded(engine: AsyncEngine, broker: Broker, parts: list[Part]) -> ShardedConsumer:
     def make(queue: str) -> Any:
-        parts.append(Part())
+        parts.append(Part(broker))
         return ShardConsumer(parts[-1], parts[-1])  # type: ignore[arg-type]
 
     seconds = timedelta(seconds=1)
@@ -75,10 +80,14 @@ async def test_a_refusal_at_the_start_ends_it(async_engine: AsyncEngine):
 
 async def test_a_refusal_is_waited_out_once_it_has_worked(async_engine: AsyncEngine):
     """As when the broker's connections are used up after its restart."""
-    broker, parts, stop = Broker(refuses_first=False), list[Part](), asyncio.Event()
-    running = asyncio.create_task(sharded(async_engine, broker, parts).run(stop))
-    await eventually_async(lambda: asyncio.sleep(0, broker.binds), lambda binds: binds > 0)
-    assert parts[0].reached == ("database",), "it was made before the first bind"
+    broker, parts, stop = Broker(), list[Part](), asyncio.Event()
+    consumer = sharded(async_engine, broker, parts)
+    assert consumer.health().servers == {"broker": "its shards are not bound yet"}
+    running = asyncio.create_task(consumer.run(stop))
+    await eventually_async(
+        lambda: asyncio.sleep(0, consumer.health().servers), lambda servers: not any(servers.values())
+    )
+    assert broker.binds > 0
     broker.is_full = True
     for part in parts:
         part.connects = 2
@@ -86,3 +95,15 @@ async def test_a_refusal_is_waited_out_once_it_has_worked(async_engine: AsyncEng
     assert not running.done()
     stop.set()
     await running
+
+
+async def test_a_right_to_read_that_is_missing_at_the_start_ends_it(async_engine: AsyncEngine):
+    """The shards are bound already, by the run before it."""
+    stop = asyncio.Event()
+    before = sharded(async_engine, broker := Broker(), [])
+    running = asyncio.create_task(before.run(stop))
+    await eventually_async(lambda: asyncio.sleep(0, broker.binds), lambda binds: binds > 0)
+    stop.set()
+    await running
+    with pytest.raises(BrokerRefused):
+        await sharded(async_engine, Broker(may_read=False), []).run(asyncio.Event())

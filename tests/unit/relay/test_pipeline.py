@@ -1,6 +1,7 @@
 """Turns on SQLite: what becomes of messages that fail, of what stands behind them, and of those nobody waits for."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from sqlalchemy import text
@@ -60,7 +61,6 @@ async def test_no_answer_at_all_is_an_outage(bench: Bench):
 
 
 async def test_while_no_settlement_can_be_written_one_message_at_a_time_is_published(bench: Bench):
-    """Else each try would publish a whole batch again, for as long as a disk is full."""
     bench.add("a", "b", "c", "d")
     async with bench.pipeline() as pipeline:
         with bench.engine.begin() as connection:
@@ -70,10 +70,22 @@ async def test_while_no_settlement_can_be_written_one_message_at_a_time_is_publi
                 await pipeline.turn(bench.clock.now, bench.stop)
         with bench.engine.begin() as connection:
             connection.execute(text("DROP TRIGGER full"))
-        for _ in range(2):
+        for _ in range(3):
             await pipeline.turn(bench.clock.now, bench.stop)
-    assert bench.publisher.batches == [["a", "b", "c"], ["a"], ["a"], ["a"], ["b", "c", "d"]]
+    assert bench.publisher.batches == [["a", "b", "c"], ["a"], ["a"], ["a"], ["b", "c"], ["d"]]
     assert bench.left() == []
+
+
+async def test_a_row_that_cannot_be_settled_does_not_publish_a_whole_batch_for_each_before_it(bench: Bench):
+    bench.add(*"abcdefghijkl")
+    with bench.engine.begin() as connection:
+        connection.execute(text(FULL.replace("BEGIN", "WHEN OLD.message_id = 'h' BEGIN")))
+    async with bench.pipeline(8) as pipeline:
+        for _ in range(8):
+            with suppress(DBAPIError):
+                await pipeline.turn(bench.clock.now, bench.stop)
+    batches = ["".join(batch) for batch in bench.publisher.batches]
+    assert batches == ["abcdefgh", "a", "bc", "defg", "hijkl", "h", "h", "h"]
 
 
 async def test_a_batch_of_nothing_but_what_is_too_late_is_settled(bench: Bench):

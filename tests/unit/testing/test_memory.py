@@ -42,8 +42,22 @@ def test_what_a_consumer_gives_to_the_handler_is_looked_into():
         def __init__(self) -> None:
             self.sent: list[str] = []
 
+    class Counter:
+        __slots__ = "count"  # noqa: PLC0205 - which a handler may have
+
+    class Hidden(Counter):
+        __slots__ = ("__number",)
+
+        def __init__(self) -> None:
+            self.count, self.__number = 1, 2
+
     def handler() -> None: ...
 
     mailer = Mailer()
     mailer.sent.append("a")
-    assert Memory(handler, {"Mailer": mailer}).state()["its parameters.Mailer.sent"] == "['a']"
+    state = Memory(handler, {"Mailer": mailer, "Hidden": Hidden()}).state()
+    assert {name: value for name, value in state.items() if name.startswith("its parameters.")} == {
+        "its parameters.Mailer.sent": "['a']",
+        "its parameters.Hidden.count": "1",
+        "its parameters.Hidden._Hidden__number": "2",
+    }

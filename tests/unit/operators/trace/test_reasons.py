@@ -126,7 +126,7 @@ def test_what_waits_for_long_behind_a_relay_that_is_connected_has_a_cure():
     late = waiting(destination="mail", created_at=old)
     cure = why(late, Surroundings(relays=1)).cure
     assert ended in cure[0]
-    assert cure[1:] == ("outboxkit relay --destination mail --drain",)
+    assert cure[1:] == ("outboxkit relay --destination mail --broker-url URL --drain",)
     assert why(waiting(destination="mail", due_at=NOW - SECOND), Surroundings(relays=1)).cure == ()
     assert why(late).cure == ()
     assert ended in why(waiting(), Surroundings(lock=lock("outboxkit relay", old))).cure[0]
@@ -134,7 +134,7 @@ def test_what_waits_for_long_behind_a_relay_that_is_connected_has_a_cure():
 
 def test_the_relay_of_a_destination_is_named():
     assert why(waiting(destination="payments"), Surroundings(relays=0)).cure == (
-        "outboxkit relay --destination payments",
+        "outboxkit relay --destination payments --broker-url URL",
     )
 
 
