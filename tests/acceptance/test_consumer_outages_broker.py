@@ -94,7 +94,7 @@ def set_in_broker(server: OwnServer, **settings: int) -> Iterator[None]:
 
 
 def test_it_has_waited_too_long_for_an_ack(on_own_rabbitmq: Deployment, own_rabbitmq: OwnServer):
-    with set_in_broker(own_rabbitmq, consumer_timeout=500, channel_tick_interval=200):
+    with set_in_broker(own_rabbitmq, consumer_timeout=3000, channel_tick_interval=500):
         customers = Customers(on_own_rabbitmq)
         with gate_shut(on_own_rabbitmq):
             customers.send()
