@@ -1,6 +1,7 @@
 """Change one thing at a time in a module, and run its unit tests: `make mutation ARGS="relay"`.
 
-mutmut works in a copy of the repository, which is kept, so that `mutmut show NAME` and `mutmut browse` work there.
+mutmut works in a copy of the repository, which is kept, so that `mutmut show NAME` and `mutmut browse` work there. The
+part `variants` is a list of changes by hand, one for each promise, which the tests on real servers must notice, too.
 """
 
 import argparse
@@ -10,7 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.mutation.variants import run_variants
+
 ROOT = Path(__file__).parents[2]
+VARIANTS = "variants"
 PARTS = {
     "relay": (["relay/decisions.py", "relay/settle.py"], ["relay"]),
     "failures": (["consumer/decisions.py"], ["consumer", "inbox"]),
@@ -22,12 +26,16 @@ PARTS = {
 """The modules of a part, and the folders of `tests/unit` that run for it."""
 
 
-def copy_into(folder: Path, modules: list[str], tests: list[str]) -> None:
-    """The repository as git knows it, with a configuration of mutmut."""
+def copy_into(folder: Path) -> None:
+    """Copy the repository as git knows it."""
     for name in subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0"):
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+
+
+def configure(folder: Path, modules: list[str], tests: list[str]) -> None:
+    """Configure mutmut in a copy of the repository."""
     with (folder / "pyproject.toml").open("a") as written:
         written.write(
             "\n[tool.mutmut]\n"
@@ -42,11 +50,16 @@ def copy_into(folder: Path, modules: list[str], tests: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutation", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all if none is given")
-    for part in parser.parse_args().parts or PARTS:
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, VARIANTS, []], help="all if none is given")
+    for part in parser.parse_args().parts or (VARIANTS, *PARTS):
         folder = Path(tempfile.mkdtemp(prefix=f"outboxkit-mutation-{part}-"))
-        copy_into(folder, *PARTS[part])
+        copy_into(folder)
         print(f"{part}: in {folder}", flush=True)
+        if part == VARIANTS:
+            if unnoticed := run_variants(folder):
+                return unnoticed
+            continue
+        configure(folder, *PARTS[part])
         for command in ("run", "results"):
             if code := subprocess.call([sys.executable, "-m", "mutmut", command], cwd=folder):
                 return code

@@ -1,0 +1,231 @@
+"""Broken variants of outboxkit, each of which breaks a promise in one place: `make mutation ARGS="variants"`.
+
+Each is put into a copy of the repository, one at a time, and the tests beside it run on real servers. One must fail.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Variant(NamedTuple):
+    """A promise that no longer holds if the text `right` of a module, which it has once, becomes `wrong`.
+
+    Attributes:
+        tests: the files and folders below `tests/` of which a test must fail.
+    """
+
+    broken: str
+    module: str
+    right: str
+    wrong: str
+    tests: str
+
+
+VARIANTS = (
+    Variant(
+        "a message that reached no queue counts as published",
+        "brokers/rabbitmq/confirms.py",
+        "self._receipts[index] = Receipt(Verdict.UNROUTABLE, reason)",
+        "self._receipts[index] = CONFIRMED",
+        "unit/brokers",
+    ),
+    Variant(
+        "messages are not published as mandatory",
+        "brokers/rabbitmq/encode.py",
+        "BASIC, PUBLISH, MANDATORY = 60, 40, 1",
+        "BASIC, PUBLISH, MANDATORY = 60, 40, 0",
+        "unit/brokers",
+    ),
+    Variant(
+        "messages are lost with a restart of the broker",
+        "brokers/rabbitmq/encode.py",
+        "_MODE, _END = bytes((PERSISTENT,)),",
+        "_MODE, _END = bytes((1,)),",
+        "unit/brokers",
+    ),
+    Variant(
+        "a message without an answer of the broker leaves the outbox",
+        "relay/decisions.py",
+        "                _block(settlement, row, None)\n            case Verdict.NOT_SENT:",
+        "                settlement.published.append(row.position)\n            case Verdict.NOT_SENT:",
+        "unit/relay",
+    ),
+    Variant(
+        "a dead message is deleted and not kept",
+        "relay/settle.py",
+        "for rows in _alike(settlement.dead):",
+        "for rows in _alike([]):",
+        "integration/relay",
+    ),
+    Variant(
+        "two relays claim the same rows",
+        "statements/claim.py",
+        ".where(*ready_rows()).order_by(*_ORDER).limit(_LIMIT).with_for_update(skip_locked=True)",
+        ".where(*ready_rows()).order_by(*_ORDER).limit(_LIMIT)",
+        "integration/relay",
+    ),
+    Variant(
+        "a reply has another id each time that its message is published",
+        "relay/decisions.py",
+        '"id": ids.derive("reply", cause.id),',
+        '"id": ids.new(),',
+        "unit/relay",
+    ),
+    Variant(
+        "the floor rises past a row whose transaction is slow to commit",
+        "relay/floor.py",
+        "if self._mark is None or not self._mark[1] & now:",
+        "if self._mark is None or now is not None:",
+        "unit/relay",
+    ),
+    Variant(
+        "a message overtakes an earlier one of its key that another relay has",
+        "relay/order.py",
+        "elif earlier.ready_at is not None and earlier.ready_at < row.position:",
+        "elif earlier.ready_at is not None and earlier.ready_at > row.position:",
+        "unit/relay",
+    ),
+    Variant(
+        "a dead message does not park its key",
+        "relay/decisions.py",
+        'parked = policy.dead_key == "park" and',
+        'parked = policy.dead_key != "park" and',
+        "unit/relay",
+    ),
+    Variant(
+        "a queue that is full burns attempts",
+        "relay/decisions.py",
+        "_try_again(settlement, row, receipt, now + after, failures=0)",
+        "_try_again(settlement, row, receipt, now + after, failures=1)",
+        "unit/relay",
+    ),
+    Variant(
+        "a handler is called again for a duplicate",
+        "inbox/run_once.py",
+        "    if record is None:\n",
+        "    if record is None and not message.id:\n",
+        "unit/inbox integration/inbox",
+    ),
+    Variant(
+        "a second entry of one message in a batch is handled twice",
+        "inbox/run_batch.py",
+        "installation=new.pop(entry.key), leave=leave)",
+        "installation=new[entry.key], leave=leave)",
+        "unit/inbox integration/inbox",
+    ),
+    Variant(
+        "a delivery is acked although its dead letter was not written",
+        "consumer/handle.py",
+        "await (arrival.ack() if done else arrival.requeue())",
+        "await arrival.ack()",
+        "unit/consumer integration/consumer",
+    ),
+    Variant(
+        "a delivery is acked before its copy for a retry is confirmed",
+        "brokers/rabbitmq/incoming.py",
+        "        await self._source.copy(self, delivery_headers, delay)\n        await self.ack()",
+        "        await self.ack()\n        await self._source.copy(self, delivery_headers, delay)",
+        "unit/brokers integration/broker",
+    ),
+    Variant(
+        "an ack covers a delivery that is still being handled",
+        "brokers/rabbitmq/incoming.py",
+        "below = [tag for tag in tags if tag < lowest]",
+        "below = [tag for tag in tags if tag]",
+        "unit/brokers",
+    ),
+    Variant(
+        "a message is handled although the inbox may have forgotten it",
+        "runtime/window.py",
+        "now - moment > retention - skew",
+        "now - moment > retention + skew",
+        "unit/inbox unit/consumer unit/runtime",
+    ),
+    Variant(
+        "rows of the inbox are forgotten too early",
+        "runtime/window.py",
+        "age = retention + skew",
+        "age = retention - skew",
+        "unit/inbox unit/runtime",
+    ),
+    Variant(
+        "a message that ends its process is tried for ever",
+        "consumer/decisions.py",
+        "return starts > policy.max_crashes",
+        "return starts < 0",
+        "unit/consumer",
+    ),
+    Variant(
+        "two messages of a key are handled at once",
+        "consumer/key_queues.py",
+        "def _may_start(self, arrival: Arrival, batch_keys: Iterable[str] = ()) -> bool:\n",
+        "def _may_start(self, arrival: Arrival, batch_keys: Iterable[str] = ()) -> bool:\n        return True\n",
+        "unit/consumer",
+    ),
+    Variant(
+        "a request commits its work without its answer",
+        "http/ledger.py",
+        'if not event.contains(session, "before_commit", _refuse_commit):',
+        'if event.contains(session, "before_commit", _refuse_commit):',
+        "unit/http integration/http",
+    ),
+    Variant(
+        "another request under a used key gets the first one's answer",
+        "http/ledger.py",
+        "if row.fingerprint != fingerprint:",
+        "if not row.fingerprint:",
+        "unit/http integration/http",
+    ),
+    Variant(
+        "a run whose lease has ended writes over the next one's",
+        "statements/effects.py",
+        '_MINE = and_(_THIS, effect.c.token == bindparam("at_token", type_=effect.c.token.type), _IS_STARTED)',
+        "_MINE = and_(_THIS, _IS_STARTED)",
+        "unit/effects integration/effects",
+    ),
+    Variant(
+        "a dead letter is replayed once for each operator",
+        "operators/sql/resolve.py",
+        '.where(dead_letter.c.resolution.is_(None), among(dialect, dead_letter.c.id, "ids"))\n        .order_by',
+        '.where(among(dialect, dead_letter.c.id, "ids"))\n        .order_by',
+        "unit/operators integration/operators",
+    ),
+    Variant(
+        "a small message may become as large as it likes",
+        "codec/compression.py",
+        "            if size > limit:\n",
+        "            if size < 0:\n",
+        "unit/codec",
+    ),
+)
+
+
+def broken_copies(folder: Path) -> Iterator[Variant]:
+    """Each variant, while the copy in the folder has it."""
+    for variant in VARIANTS:
+        path = folder / "outboxkit" / variant.module
+        text = path.read_text()
+        path.write_text(text.replace(variant.right, variant.wrong))
+        yield variant
+        path.write_text(text)
+
+
+def run_variants(folder: Path) -> int:
+    """Run the tests of each variant, and print what they noticed. Returns the number of those that went unnoticed."""
+    pytest = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not night", "--no-header")
+    unnoticed = 0
+    for variant in broken_copies(folder):
+        tests = [f"tests/{name}" for name in variant.tests.split()]
+        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        run = subprocess.run(
+            (*pytest, *tests), cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        failed = [line.split(" - ")[0] for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        is_noticed = run.returncode == 1 and failed
+        unnoticed += not is_noticed
+        print(f"{'noticed' if is_noticed else 'NOT NOTICED'}: {variant.broken}: {', '.join(failed)}", flush=True)
+    return unnoticed
