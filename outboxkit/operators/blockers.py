@@ -20,14 +20,6 @@ _PREPARED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
-    """A session of outboxkit that waits for a lock."""
-
-    pid: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Blocker:
     """A session that waits for no lock itself, and those of outboxkit that wait for it, directly or behind others.
 
@@ -45,7 +37,7 @@ class Blocker:
     address: str | None
     state: str | None
     since: datetime | None
-    waiting: tuple[Waiter, ...]
+    waiting: tuple[Row[Any], ...]
 
     def __str__(self) -> str:
         """`8 sessions of consumer billing wait for session 1164 (psql), idle in transaction since … UTC`."""
@@ -105,12 +97,12 @@ def read_blockers(connection: Connection, now: datetime, *, patience: timedelta 
 def roots_of(rows: Sequence[Row[Any]], now: datetime, *, patience: timedelta) -> tuple[Blocker, ...]:
     """The roots of what `activity.lock_waits` has read, those with the most waiting sessions first."""
     by_pid = {row.pid: row for row in rows}
-    waiting = dict[int, list[Waiter]]()
+    waiting = dict[int, list[Row[Any]]]()
     for row in rows:
         is_ours = row.blockers and (row.name or "").startswith(OURS)
         if is_ours and row.query_start is not None and now - row.query_start >= patience:
             for root in _roots(row.pid, by_pid):
-                waiting.setdefault(root, []).append(Waiter(row.pid, row.name))
+                waiting.setdefault(root, []).append(row)
     blockers = [
         Blocker(root, row.name, row.role, row.address, row.state, row.since, tuple(waiters))
         for root, waiters in waiting.items()

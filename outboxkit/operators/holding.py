@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from outboxkit import statements
 from outboxkit.errors.figures import many
@@ -14,16 +14,6 @@ from outboxkit.runtime.workers import KnownWorker, is_session_of, read_workers
 from outboxkit.statements.dialects import is_server
 
 MOST_WORKERS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class OtherSession:
-    """A session that the pause is about, of a process that has not acknowledged it."""
-
-    pid: int
-    name: str
-    address: str | None
-    since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +28,7 @@ class Holding:
     process: str
     name: str
     holders: int
-    others: tuple[OtherSession, ...]
+    others: tuple[Row[Any], ...]
 
     def __str__(self) -> str:
         """`2 relays hold`, or `1 of at least 2 relays holds; session … has not acknowledged the pause, …`."""
@@ -72,7 +62,7 @@ def read_holding(connection: Connection, pauses: Sequence[Pause]) -> tuple[Holdi
         holders = [parts for parts in processes.values() if all(each.rests for each in parts)]
         acknowledged = {pid for parts in holders for each in parts for pid in each.sessions}
         others = tuple(
-            OtherSession(each.pid, each.name, each.address, each.since)
+            each
             for each in sessions
             if is_session_of(each.name, pause.process, pause.name) and each.pid not in acknowledged
         )
