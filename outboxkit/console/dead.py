@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from outboxkit.console.operations import CHOICES, FILTERS, TEXTS, asked_numbers, asked_selection
 from outboxkit.console.visit import Visit, cursor, page
-from outboxkit.operators.deadletters import WINDOW, DeadLetters, ReplayRules
+from outboxkit.operators.deadletters import WINDOW, DeadLetters, rules_of
 from outboxkit.operators.messages import read_now
 from outboxkit.statements.dead import GROUP_COLUMNS
 
@@ -36,8 +36,7 @@ async def show_dead(visit: Visit) -> Response:
     found = await letters.find(selection, limit=ROWS, window=WINDOW)
     last = found.rows[-1] if found.more.value else None
     more = cursor(found.end if last is None else (last.dead_at, last.id))
-    settings = visit.console.installation.settings
-    rules = ReplayRules(settings.inbox_retention, has_readers=bool(settings.readers))
+    rules = rules_of(visit.console.installation.settings)
     refused = {row.id: rules.refusal(row, now) for row in found.rows if row.resolution is None}
     return visit.page("dead.html", groups=(), group=None, found=found, refused=refused, more=more, **chosen)
 
