@@ -31,7 +31,7 @@ LISTED = {
     "audit": ("audit", "List the actions of operators."),
     "handlers": ("handlers", "List the handlers that consumers have registered, or forget those of a queue."),
     "prune": ("prune", "Delete rows older than their retention."),
-    "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
+    "republish": ("republish", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "schema": ("schemas", "Export the schemas of events, and find changes that break consumers."),
     "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
     "requests": ("requests", "List the idempotency keys of HTTP requests, or show one: state, lease, status."),
@@ -43,7 +43,7 @@ GROUPS = {
     "Begin": ("demo", "run"),
     "Work": ("migrate", "relay", "consume", "prune"),
     "Look": ("console", "status", "doctor", "trace", "handlers", "requests", "audit", "reconcile"),
-    "Repair": ("dead", "waiting", "pause", "resume", "replay"),
+    "Repair": ("dead", "waiting", "pause", "resume", "republish"),
     "Events": ("schema",),
 }
 """The commands in the order of the help."""

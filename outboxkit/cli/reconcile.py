@@ -227,7 +227,7 @@ def _replay(tally: HandlerTally, result: Reconciled, file: str | None, producer:
     if file is None:
         return None
     queue = tally.queues[0] if tally.queues else "QUEUE"
-    parts = ["outboxkit", "replay", "--to-queue", queue, "--handler", tally.handler]
+    parts = ["outboxkit", "republish", "--to-queue", queue, "--handler", tally.handler]
     parts += ["--since", iso(result.first), "--until", iso(result.until)]
     parts += ["--ids-file", file]
     if producer:

@@ -146,7 +146,7 @@ async def replay(visit: Visit) -> Response:
         if not to_queue or len(to_queue.encode(errors="replace")) > LONGEST:
             raise HTTPException(400, f"“to_queue” is no name of a queue: 1 to {LONGEST} bytes are accepted.")
         _replayer(visit, chosen, to_queue)
-        plan = Plan("replay", visit.access.user, kept=chosen, to_queue=to_queue, rate=_rate(visit))
+        plan = Plan("republish", visit.access.user, kept=chosen, to_queue=to_queue, rate=_rate(visit))
         return await _begin(visit, plan)
     queues, now = await visit.read(_queues), await visit.read(read_now)
     queue, older, newer = visit.asked("to_queue"), visit.age("older"), visit.age("newer")
@@ -165,7 +165,7 @@ async def replay(visit: Visit) -> Response:
         shown = {
             "kept": await _replayer(visit, selection, queue).find(window=WINDOW),
             "selection": msgspec.json.encode(selection).decode(),
-            "command": " ".join([f"outboxkit replay --to-queue {shell_word(queue)}", *_options(given)]),
+            "command": " ".join([f"outboxkit republish --to-queue {shell_word(queue)}", *_options(given)]),
         }
     return visit.page("replay.html", queue=queue, queues=queues, window=WINDOW, form=ids.new(), **shown)
 

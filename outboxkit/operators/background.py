@@ -48,7 +48,7 @@ class Plan:
         rate: messages a second, at most; None for no limit.
     """
 
-    action: Literal["dead replay", "dead discard", "replay"]
+    action: Literal["dead replay", "dead discard", "republish"]
     by: str
     dead: Selection | None = None
     upto: int = 0

@@ -183,7 +183,7 @@ class Replayer:
             done.total = messages.count if done.total is None else done.total
         queue = self._publisher.queue
         filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
-        recorded = audit.recorded(self._engine, "replay", filter_, by=self._by)
+        recorded = audit.recorded(self._engine, "republish", filter_, by=self._by)
         async with recorded if running is None else nullcontext(running) as audited:
             await self._publish_pages(stop, done, audited, counts=running is None)
             outcome = audit.DONE if done.complete else audit.STOPPED

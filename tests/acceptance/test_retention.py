@@ -85,7 +85,7 @@ def test_published_messages_are_kept_dropped_by_days_and_replayed(deployment: De
 
     assert len(eventually(dropped, bool)) == 1, "they went with their day"
     assert all(line["rows"] == 0 for line in retention.entries("published pruned"))
-    assert deployment.outboxkit("replay", "--to-queue", deployment.broker.queue, "--yes").returncode == 0
+    assert deployment.outboxkit("republish", "--to-queue", deployment.broker.queue, "--yes").returncode == 0
     assert deployment.broker.depth() == 90
     assert deployment.outboxkit("consume", HANDLERS, "--drain").stdout == "duplicate 30, processed 60\n"
     assert set(deployment.effects().values()) == {1}

@@ -238,14 +238,14 @@ class DeadReplay(Command):
 
 
 class KeptReplay(Command):
-    """`replay` publishes two kept messages to one queue again, in order."""
+    """`republish` publishes two kept messages to one queue again, in order."""
 
     def prepare(self) -> None:
         self.queue = self.world.client.bind("StepTaken", queue=self.world.queue("replayed"))
         self.made = self.world.add(self.subject)
         self.world.run("relay", "--drain")
         self.world.client.take_all(self.queue)
-        self.arguments = ("replay", "--to-queue", self.queue, "--key", self.subject, "--yes")
+        self.arguments = ("republish", "--to-queue", self.queue, "--key", self.subject, "--yes")
 
     def check(self) -> None:
         self.world.client.disconnect()

@@ -184,7 +184,7 @@ async def test_a_console_that_stops_while_it_renews_its_lease_counts_once(
     pg_engine: Engine, async_pg_engine: AsyncEngine, postgresql_url: str
 ):
     with pg_engine.begin() as connection:
-        plan = Plan("replay", "ann", kept=ReplaySelection(), to_queue="q")
+        plan = Plan("republish", "ann", kept=ReplaySelection(), to_queue="q")
         begin_operation(connection, plan, total=10, form=ids.new())
     leaving = Leaving(async_pg_engine, async_pg_engine, Settings(database_url=SecretStr(postgresql_url)))
     leaving.wake()

@@ -1,4 +1,4 @@
-"""`outboxkit replay` on real servers: what a queue gets, what its consumer sees, and how a replay ends and goes on."""
+"""`outboxkit republish` on real servers: what a queue gets, what its consumer sees, and how it ends and goes on."""
 
 import re
 import subprocess
@@ -44,7 +44,7 @@ def environment(postgresql_url: str, broker: PlainClient) -> dict[str, str]:
 @pytest.fixture
 def replay(environment: dict[str, str], broker: PlainClient) -> Any:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_to_end([COMMAND, "replay", "--to-queue", broker.queue, "--yes", *arguments], environment)
+        return run_to_end([COMMAND, "republish", "--to-queue", broker.queue, "--yes", *arguments], environment)
 
     return run
 
@@ -100,7 +100,7 @@ def test_it_goes_on_where_it_was_stopped(
     keep(pg_engine, range(1, 2001))
     broker.bind("nothing")
     log = tmp_path / "replay.log"
-    command = [COMMAND, "replay", "--to-queue", broker.queue, "--yes", "--rate", "100"]
+    command = [COMMAND, "republish", "--to-queue", broker.queue, "--yes", "--rate", "100"]
     process = WorkerProcess(command, environment, log)
     eventually(broker.depth, lambda depth: depth >= 200)
     process.interrupt()
@@ -120,7 +120,7 @@ def test_retention_that_overtakes_it_is_said(
     keep(pg_engine, range(1, 1001))
     broker.bind("nothing")
     log = tmp_path / "replay.log"
-    command = [COMMAND, "replay", "--to-queue", broker.queue, "--yes", "--rate", "100"]
+    command = [COMMAND, "republish", "--to-queue", broker.queue, "--yes", "--rate", "100"]
     process = WorkerProcess(command, environment, log)
     eventually(broker.depth, lambda depth: depth >= 100)
     with pg_engine.begin() as connection:

@@ -96,7 +96,7 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
     pruned = run("shop_operator", "outboxkit prune", PUBLISHED_RETENTION="7d").splitlines()
     assert pruned[0] == "inbox: 1 row forgotten"
     assert "partitions made" in pruned[-1]
-    replayed = run("shop_operator", f"outboxkit replay --to-queue {broker.queue} --yes")
+    replayed = run("shop_operator", f"outboxkit republish --to-queue {broker.queue} --yes")
     assert replayed.endswith("replayed 1 of 1")
     assert run("shop_consumer", consume) == "processed 1"
     with psycopg.connect(libpq(postgresql_url)) as connection:

@@ -22,7 +22,7 @@ COMMANDS = {
     "prune": ["prune"],
     "dead list": ["dead", "list"],
     "dead replay": ["dead", "replay", "1", "--yes"],
-    "replay": ["replay", "--to-queue", "queue", "--since", "1h", "--yes"],
+    "republish": ["republish", "--to-queue", "queue", "--since", "1h", "--yes"],
 }
 
 

@@ -155,7 +155,7 @@ COMMANDS = [
     ("dead", "show", "1"),
     ("dead", "replay", "1"),
     ("dead", "discard", "1", "--yes"),
-    ("replay", "--to-queue", "q"),
+    ("republish", "--to-queue", "q"),
 ]
 
 

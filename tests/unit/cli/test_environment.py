@@ -109,7 +109,7 @@ def test_an_unknown_variable_is_told_with_the_nearest_setting(
     assert ended.code == 0
     assert ended.err.splitlines() == [f"outboxkit: {line}" for line in lines]
     monkeypatch.delenv("outboxkit_log_level")
-    drained = run("replay", "--to-queue", "q", "--database-url", database_url)
+    drained = run("republish", "--to-queue", "q", "--database-url", database_url)
     assert "did you mean OUTBOXKIT_CONCURRENCY?" in drained.err.splitlines()[0]
     assert drained.err.startswith("{")
 

@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import Run
 SECRET = "hunter2"
 COMMANDS = (
     *(("status",), ("dead", "list"), ("dead", "show"), ("dead", "replay"), ("dead", "discard"), ("waiting", "list")),
-    *(("migrate",), ("prune",), ("doctor",), ("trace",), ("pause",), ("replay",), ("reconcile",), ("schemas",)),
+    *(("migrate",), ("prune",), ("doctor",), ("trace",), ("pause",), ("republish",), ("reconcile",), ("schemas",)),
     *(("audit",), ("requests",), ("handlers",), ("nothing",), ("relay", "--drain"), ("consume", "shop:x", "--drain")),
 )
 OPTIONS = (

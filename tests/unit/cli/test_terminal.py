@@ -19,14 +19,14 @@ def test_replay_without_a_terminal_publishes_nothing_unasked(
     with engine.begin() as connection:
         connection.execute(insert(tables.published).values(**row, published_at=datetime.now(UTC), position=1))
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    ended = run("replay", "--to-queue", "q", "--database-url", database_url)
+    ended = run("republish", "--to-queue", "q", "--database-url", database_url)
     assert ended.code == 2
     assert "nothing was published: add --yes" in ended.err
 
 
 @pytest.mark.parametrize("name", ["", "é" * 128])
 def test_replay_refuses_a_name_that_no_handler_has(run: Run, database_url: str, name: str):
-    ended = run("replay", "--to-queue", "q", "--handler", name, "--dry-run", "--database-url", database_url)
+    ended = run("republish", "--to-queue", "q", "--handler", name, "--dry-run", "--database-url", database_url)
     assert ended.code == 2
     assert "a handler's name of 1 to 255 bytes is accepted" in ended.err
 

@@ -115,7 +115,7 @@ def test_nothing_but_a_relay_speaks_http(run: Run, tmp_path: Path, database_url:
     given = ("--broker-url", url, "--database-url", database_url)
     said = refused(run, module(tmp_path, "unit_http", HANDLERS), "--queue", "q", *given)
     assert said == ("--broker-url is an HTTP URL, a destination for `outboxkit relay` alone; amqp://… is accepted here")
-    ended = run("replay", "--to-queue", "q", "--since", "2h", "--yes", *given)
+    ended = run("republish", "--to-queue", "q", "--since", "2h", "--yes", *given)
     assert (ended.code, ended.out, ended.err) == (2, "", f"outboxkit: {said}\n")
 
 

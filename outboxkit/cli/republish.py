@@ -1,4 +1,4 @@
-"""`outboxkit replay`: kept messages, published again to one queue."""
+"""`outboxkit republish`: kept messages, published again to one queue."""
 
 import asyncio
 import sys
@@ -67,7 +67,7 @@ class KeptOptions:
 
 
 @with_options("destination", logs=True)
-def replay(
+def republish(
     settings: Settings,
     messages: KeptOptions,
     options: ChangeOptions,
@@ -81,7 +81,7 @@ def replay(
     Needs OUTBOXKIT_PUBLISHED_RETENTION at the relay. Exit 3 if it was stopped before the end, or messages were deleted
     before it came to them.
 
-    Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
+    Example: outboxkit republish --to-queue statistics --type OrderConfirmed --since 7d
     """
     selection = messages.selection(settings.destination, handlers or [])
     to_do = asyncio.run(_find(settings, selection, to_queue))
@@ -94,7 +94,7 @@ def replay(
     async def work(stop: asyncio.Event) -> None:
         counted = replace(selection, until=to_do.until)
         async with (
-            connected(settings, "replay", pool_size=1) as engine,
+            connected(settings, "republish", pool_size=1) as engine,
             replaying(engine, settings, counted, to_queue, rate=rate, by=options.by) as worker,
         ):
             await worker.run(stop, done)
@@ -108,7 +108,7 @@ def replay(
 
 async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> KeptMessages:
     async with (
-        connected(settings, "replay", pool_size=1, only_reads=True) as engine,
+        connected(settings, "republish", pool_size=1, only_reads=True) as engine,
         replaying(engine, settings, selection, queue) as worker,
     ):
         return await worker.find()
@@ -116,7 +116,7 @@ async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> K
 
 def _doubt_names(settings: Settings, handlers: tuple[str, ...], queue: str) -> None:
     """Warn of handlers with which no consumer of the queue was seen; it may have another database."""
-    known = in_transaction(settings, "replay", read_handlers, only_reads=True) if handlers else []
+    known = in_transaction(settings, "republish", read_handlers, only_reads=True) if handlers else []
     seen = [each.handler for each in known if each.queue == queue and each.last_seen > NEVER]
     unseen = [name for name in handlers if name not in seen]
     if seen and unseen:

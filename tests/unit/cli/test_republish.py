@@ -1,4 +1,4 @@
-"""`outboxkit replay`, up to the broker: see tests/integration/operators/test_replay.py for what it publishes."""
+"""`outboxkit republish`, up to the broker: see tests/integration/operators/test_replay.py for what it publishes."""
 
 import io
 import re
@@ -35,7 +35,7 @@ def kept(engine: Engine) -> None:
 
 
 def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run, kept: None, database_url: str):
-    ended = run("replay", "--to-queue", "q", "--since", "2026-03-01", "--dry-run", "--database-url", database_url)
+    ended = run("republish", "--to-queue", "q", "--since", "2026-03-01", "--dry-run", "--database-url", database_url)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == ("3 messages for queue q, published from 2026-03-01T09:00:00Z to 2026-03-01T12:00:00.250000Z\n")
 
@@ -44,21 +44,21 @@ def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pyt
     terminal = io.StringIO("n\n")
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
-    ended = run("replay", "--to-queue", "q", "--database-url", database_url, *NOBODY)
+    ended = run("republish", "--to-queue", "q", "--database-url", database_url, *NOBODY)
     assert ended.code == 1
     assert "Publish them again? [y/N]" in ended.out
     assert "replayed" not in ended.out
 
 
 def test_a_broker_that_is_away_is_said(run: Run, kept: None, database_url: str):
-    ended = run("replay", "--to-queue", "q", "--yes", "--database-url", database_url, *NOBODY)
+    ended = run("republish", "--to-queue", "q", "--yes", "--database-url", database_url, *NOBODY)
     assert ended.code == 1
     assert ended.out.splitlines()[1:] == ["replayed 0 of 3"]
     assert "the broker is away" in ended.err
 
 
 def test_memory_is_refused(run: Run, kept: None, database_url: str):
-    ended = run("replay", "--to-queue", "q", "--yes", "--database-url", database_url, "--broker-url", "memory://")
+    ended = run("republish", "--to-queue", "q", "--yes", "--database-url", database_url, "--broker-url", "memory://")
     assert ended.code == 2
     assert "amqp://… is accepted" in ended.err
 
@@ -92,7 +92,7 @@ def test_what_is_no_moment(text: str):
 def test_message_ids_from_a_file_or_standard_input(
     run: Run, kept: None, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    ask = ("replay", "--to-queue", "q", "--dry-run", "--database-url", database_url)
+    ask = ("republish", "--to-queue", "q", "--dry-run", "--database-url", database_url)
     file = tmp_path / "ids"
     file.write_text("m\n\n other \n")
     assert run(*ask, "--ids-file", str(file)).out.endswith("; of the ids, 1 are not kept\n")
@@ -111,6 +111,6 @@ def test_a_file_without_ids_replays_nothing(
     file = tmp_path / "ids"
     if content is not None:
         file.write_bytes(content)
-    ended = run("replay", "--to-queue", "q", "--yes", "--ids-file", str(file), "--database-url", database_url)
+    ended = run("republish", "--to-queue", "q", "--yes", "--ids-file", str(file), "--database-url", database_url)
     assert ended.code == 2
     assert ended.err.startswith(f"outboxkit: --ids-file is '{file}': {problem}")
