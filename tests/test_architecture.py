@@ -73,7 +73,7 @@ TWINS = {
     "main": "the entry point of the commands, and that of programs of one's own",
     **dict.fromkeys(("configure_log", "leave", "run"), "`runtime/process.py` has it for programs of one's own"),
     "T": "a type variable",
-    **dict.fromkeys(("console", "migrate", "relay", "republish", "run"), "a command has the name of what it does"),
+    **dict.fromkeys(("console", "migrate", "relay", "replay", "run"), "a command has the name of what it does"),
     **dict.fromkeys(("audit", "operation", "pause"), "a table has the name of one of its rows"),
 }
 """Public names that two modules may have, each with the reason."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,6 +48,12 @@ class ChangeOptions:
             typer.echo(f"nothing was {done}", err=True)
             raise typer.Exit(FAILED)
         return True
+
+
+def refuse_unclear(what: str, ids: Sequence[str], *, filters: bool, all_: bool) -> None:
+    """Refuse a command to which not exactly one of ids, filters and --all was given. `what` is what it is to do."""
+    if bool(ids) + filters + all_ != 1:
+        raise ConfigurationError(f"{what}? Exactly one is accepted: ids, filters such as --type and --key, or --all")
 
 
 def work_through(

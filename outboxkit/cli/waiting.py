@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from outboxkit.cli.commands import group
-from outboxkit.cli.confirming import ChangeOptions, work_through
+from outboxkit.cli.confirming import ChangeOptions, refuse_unclear, work_through
 from outboxkit.cli.connections import connected, in_transaction
 from outboxkit.cli.options import AsJson, Key, Limit, Type, duration, with_options
 from outboxkit.cli.wording import print_json, print_table
@@ -125,9 +125,7 @@ def _change(
     all_: bool,
 ) -> None:
     has_filters, verb = filters != WaitingFilters(), "made due" if change == "due-now" else "cancelled"
-    if all_ + bool(ids) + has_filters != 1:
-        wanted = "one of ids, filters such as --type and --due-after, and --all is accepted"
-        raise ConfigurationError(f"{change} which messages? Exactly {wanted}")
+    refuse_unclear(f"{change} which messages", ids, filters=has_filters, all_=all_)
     selection, done = filters.selection(tuple(ids)), ChangedMessages()
     plan = in_transaction(settings, "waiting", partial(plan_change, waiting=selection, change=change), only_reads=True)
     count = len(plan.positions)

@@ -129,7 +129,7 @@ def _dead_command(visit: Visit, numbers: Collection[int], *, discards: bool) -> 
         yield from map(str, numbers)
     else:
         given = {name: visit.asked(name) for name in TEXTS}
-        given |= {f"{name}-than": visit.asked(name) for name in ("older", "newer")}
+        given |= {"since": visit.asked("newer"), "until": visit.asked("older")}
         yield from _options(given) or ["--all"]
     if visit.asked("accept_stale") and not discards:
         yield "--accept-stale"

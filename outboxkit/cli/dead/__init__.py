@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Row
 
 from outboxkit.cli.commands import group
-from outboxkit.cli.confirming import ChangeOptions, work_through
+from outboxkit.cli.confirming import ChangeOptions, refuse_unclear, work_through
 from outboxkit.cli.connections import connected
 from outboxkit.cli.dead import shown
 from outboxkit.cli.dead.selecting import Filters, refuse_missing, with_ids
@@ -72,7 +72,7 @@ def list_(
 ) -> None:
     """List dead letters, the newest first: those that are neither replayed nor discarded. Or count them in groups.
 
-    Example: outboxkit dead list --group-by error --newer-than 1d
+    Example: outboxkit dead list --group-by error --since 1d
     """
     if group_by is not None:
         _list_groups(settings, filters, group_by, limit=limit, resolved=all_, as_json=as_json)
@@ -194,13 +194,7 @@ def _plan(
     settings: Settings, what: str, filters: Filters, ids: list[str], rules: ReplayRules | None, *, all_: bool
 ) -> tuple[Selection, Survey]:
     """The dead letters that are to be resolved; prints what will be done with them."""
-    if all_ + bool(ids) + (not filters.is_empty) > 1:
-        raise ConfigurationError("use one of ids, filters and --all")
-    if filters.is_empty and not ids and not all_:
-        raise ConfigurationError(
-            f"{what} which dead letters? Give numbers or message ids, filters such as --type, --key, --reason or "
-            "--older-than, or --all for all open ones"
-        )
+    refuse_unclear(f"{what} which dead letters", ids, filters=not filters.is_empty, all_=all_)
     if len(ids) > MOST_NAMED:
         raise ConfigurationError(f"{len(ids)} ids are given; up to {MOST_NAMED} are accepted, or filters")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from sqlalchemy import Row
 
-from outboxkit.cli.options import Key, Type, duration
+from outboxkit.cli.options import Key, Type, moment_option, point_in_time
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
 from outboxkit.operators.deadletters import REASONS, SIDES, Selection
@@ -25,15 +25,13 @@ Destination = Annotated[
 ]
 Handler = Annotated[str | None, typer.Option("--handler", metavar="NAME", help="Only of this handler.")]
 ErrorText = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Only with this text in the error.")]
-Older = Annotated[
-    str | None, typer.Option("--older-than", metavar="DURATION", help="Only older dead letters, such as 2h or 7d.")
-]
-Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", help="Only newer dead letters.")]
+Since = Annotated[str | None, moment_option("--since", "Only those that died since")]
+Until = Annotated[str | None, moment_option("--until", "Only those that died before")]
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The filters of a command; ages become moments by the database's clock."""
+    """The filters of a command; a duration counts from now by the database's clock."""
 
     PANEL: ClassVar = "Filters"
     type_: Type = None
@@ -43,8 +41,8 @@ class Filters:
     destination: Destination = None
     handler: Handler = None
     error: ErrorText = None
-    older_than: Older = None
-    newer_than: Newer = None
+    since: Since = None
+    until: Until = None
 
     def __post_init__(self) -> None:
         if self.side not in (*SIDES, None):
@@ -55,7 +53,7 @@ class Filters:
         if "" in (self.handler, self.error):
             name = "--handler" if self.handler == "" else "--error"
             raise ConfigurationError(f"{name} is empty, as an unset variable of a shell is: a text is accepted")
-        self.selection(utc_now())  # which refuses an age that cannot be used
+        self.selection(utc_now())  # which refuses a time that cannot be used
 
     @property
     def is_empty(self) -> bool:
@@ -64,10 +62,6 @@ class Filters:
 
     def selection(self, now: datetime, *, resolved: bool = False) -> Selection:
         """The selection of these filters."""
-        older, newer = (
-            None if text is None else now - duration(option, text)
-            for option, text in (("--older-than", self.older_than), ("--newer-than", self.newer_than))
-        )
         return Selection(
             type=self.type_,
             key=self.key,
@@ -76,8 +70,8 @@ class Filters:
             destination=self.destination,
             handler=self.handler,
             error=self.error,
-            before=older,
-            since=newer,
+            before=point_in_time("--until", self.until, now),
+            since=point_in_time("--since", self.since, now),
             resolved=resolved,
         )
 

@@ -82,7 +82,7 @@ def test_an_option_that_the_help_does_not_list_wins_over_its_variable(run: Run, 
 
 
 def test_the_options_of_settings_have_a_heading_of_their_own():
-    shown = CliRunner().invoke(app, ["replay", "--help"], env={"COLUMNS": "80"}).output
+    shown = CliRunner().invoke(app, ["republish", "--help"], env={"COLUMNS": "80"}).output
     own, _, rest = shown.partition("\nMessages:\n")
     messages, _, of_settings = rest.partition("\nSettings:\n")
     assert "--to-queue" in own
@@ -93,9 +93,9 @@ def test_the_options_of_settings_have_a_heading_of_their_own():
 @pytest.mark.parametrize("name", ["replay", "discard"])
 def test_filters_are_listed_once_and_taken_by_all_commands_of_dead_letters(name: str):
     shown, elsewhere = (CliRunner().invoke(app, ["dead", each, "--help"]).output for each in (name, "list"))
-    assert "--newer-than" in elsewhere
-    assert "--newer-than" not in shown
-    assert {"newer_than", "by"} <= {parameter.name for parameter in COMMANDS[f"dead {name}"].params}
+    assert "--since WHEN" in elsewhere
+    assert "--since WHEN" not in shown
+    assert {"since", "by"} <= {parameter.name for parameter in COMMANDS[f"dead {name}"].params}
     assert "--by NAME puts a name into the audit trail" in shown
 
 

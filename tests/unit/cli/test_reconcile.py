@@ -146,7 +146,7 @@ def test_a_shell_reads_the_command_with_names_of_any_characters(reconcile: Any, 
     (command,) = [line for line in lines if "--to-queue q " not in line]
     script = f"outboxkit() {{ printf '%s|' \"$@\"; }}; {command}"
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert ended.stdout.startswith(f"replay|--to-queue|{name}|--handler|{name}|--since|")
+    assert ended.stdout.startswith(f"republish|--to-queue|{name}|--handler|{name}|--since|")
 
 
 @pytest.mark.parametrize(("missing", "handled"), [(FEW, MANY), ([*FEW, *MANY], [])], ids=["few", "many"])

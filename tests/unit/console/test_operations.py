@@ -52,7 +52,7 @@ async def test_dead_letters_are_resolved_after_a_dry_run(browser: Browser, engin
     async with browser(may=OPERATOR) as client:
         dry = (await client.get(f"/dead/plan?action={action}&all=yes&type=OrderConfirmed&newer=1d")).text
         assert f"Dry run: {action} 700 dead letters" in dry
-        assert f"outboxkit dead {action} --type OrderConfirmed --newer-than 1d" in dry
+        assert f"outboxkit dead {action} --type OrderConfirmed --since 1d" in dry
         fill_later = insert(dead_letter).values(LETTER | {"message_id": "later", "position": 9000})
         with engine.begin() as connection:
             assert not connection.execute(select(dead_letter).where(dead_letter.c.resolution.is_not(None))).all()

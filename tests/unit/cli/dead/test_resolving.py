@@ -38,10 +38,10 @@ def untouched(engine: Engine) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "which dead letters? Give numbers or message ids"),
-        (["--all", "1"], "use one of ids, filters and --all"),
-        (["--all", "--type", "T"], "use one of ids, filters and --all"),
-        (["1", "--type", "T"], "use one of ids, filters and --all"),
+        ([], "which dead letters? Exactly one is accepted: ids, filters"),
+        (["--all", "1"], "Exactly one is accepted: ids, filters such as"),
+        (["--all", "--type", "T"], "Exactly one is accepted: ids, filters such as"),
+        (["1", "--type", "T"], "Exactly one is accepted: ids, filters such as"),
         (["99"], "no dead letter is '99'"),
     ],
 )

@@ -12,7 +12,7 @@ from tests.unit.shop import NOW
 
 
 def test_arguments_and_filters_are_one_selection():
-    filters = Filters("T", "k", "expired", "outbox", "payments", older_than="1h", newer_than="1d")
+    filters = Filters("T", "k", "expired", "outbox", "payments", until="1h", since="1d")
     assert with_ids(filters.selection(NOW, resolved=True), ("8", "m-1")) == Selection(
         numbers=(8,),
         message_ids=("m-1",),
@@ -31,8 +31,8 @@ def test_arguments_and_filters_are_one_selection():
     ("option", "value", "accepted"),
     [
         ("--side", "both", "outbox or inbox"),
-        ("--older-than", "3", "a duration such as"),
-        ("--newer-than", "yesterday", "a duration such as"),
+        ("--until", "3", "or a duration such as"),
+        ("--since", "yesterday", "or a duration such as"),
         ("--reason", "nonsense", "unroutable, rejected, expired, failed, undecodable"),
     ],
 )
