@@ -25,7 +25,7 @@ Payload = Annotated[bool, typer.Option("--payload", help="Show what is in messag
 Operate = Annotated[bool, typer.Option("--operate", help="Allow what changes something.")]
 
 
-@with_options("database_url")
+@with_options()
 def console(
     settings: Settings, *, port: Port = PORT, payload: Payload = False, operate: Operate = False, also: Also = None,
     by: By = None,

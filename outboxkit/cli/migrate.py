@@ -19,7 +19,7 @@ Sql = Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps, wi
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if the tables are not up to date.")]
 
 
-@with_options("database_url")
+@with_options()
 def migrate(settings: Settings, *, sql: Sql = False, check: Check = False) -> None:
     """Create the tables, or bring them to this version, with any partition, index or trigger that was dropped.
 

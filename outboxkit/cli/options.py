@@ -47,6 +47,8 @@ OPTIONS = {
     "admin_port": "PORT",
 }
 """The settings that a command's help may list, with what it calls their values. It accepts the others, too."""
+FOREIGN = ("bind", "declare", "readers", "ignore")
+"""The settings for queues that other publishers fill, under a heading of their own."""
 REPEATED = ("queue", "bind")
 """Options that may be options several times."""
 VARIABLES = """Each setting is a variable or an option, also one that is not listed here:
@@ -189,7 +191,7 @@ def _of_setting(name: str, *, hidden: bool) -> inspect.Parameter:
         help=f"{field.description}{_default_of(field.default)}",
         show_default=False,
         metavar=value,
-        rich_help_panel="Settings",
+        rich_help_panel="Queues of other publishers" if name in FOREIGN else "Settings",
         hidden=hidden,
     )
     annotation: Any = bool | None if is_switch else list[str] | None if name in REPEATED else str | None

@@ -30,7 +30,7 @@ Scope = Annotated[
 State = Annotated[str | None, typer.Option("--state", metavar="processing|done", help="Only this state.")]
 
 
-@with_options("database_url")
+@with_options()
 def list_keys(
     settings: Settings, *, scope: Scope = None, state: State = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
@@ -58,7 +58,7 @@ def list_keys(
         print_table(COLUMNS, map(_cells, found))
 
 
-@with_options("database_url")
+@with_options()
 def show_key(settings: Settings, key: Key, *, as_json: AsJson = False) -> None:
     """Show the requests with this key: state, lease, the status of the answer, and until when it is kept.
 

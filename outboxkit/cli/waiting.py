@@ -51,7 +51,7 @@ class WaitingFilters:
         return WaitingSelection(ids, self.type_, self.key, after)
 
 
-@with_options("database_url")
+@with_options()
 def list_waiting(settings: Settings, filters: WaitingFilters, *, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List messages of the outbox that wait for their time or for another publish, the next due first.
 
@@ -79,7 +79,7 @@ def _cells(row: Any, now: datetime) -> tuple[str, ...]:
     return in_utc(row.due_at), row.message_id, row.type, row.key or "-", row.destination, state if row.held else overdue
 
 
-@with_options("database_url", unlisted="filters")
+@with_options(unlisted="filters")
 def due_now(
     settings: Settings,
     filters: WaitingFilters,
@@ -97,7 +97,7 @@ def due_now(
     _change(settings, "due-now", filters, options, ids or [], all_=all_)
 
 
-@with_options("database_url", unlisted="filters")
+@with_options(unlisted="filters")
 def cancel_waiting(
     settings: Settings,
     filters: WaitingFilters,
