@@ -71,12 +71,6 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_has_failed(
     assert await run(async_engine, quick) is Outcome.PROCESSED
 
 
-async def test_a_timeout_that_is_not_reached_changes_nothing(async_engine: AsyncEngine, database_url: str):
-    for expected in (Outcome.PROCESSED, Outcome.DUPLICATE):
-        assert await run(async_engine, quick) is expected
-    assert count(database_url, effects) == 1
-
-
 async def test_a_cancellation_from_outside_is_no_timeout(async_engine: AsyncEngine, database_url: str):
     running = asyncio.Event()
 

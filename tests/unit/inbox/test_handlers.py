@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import flask
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ConfigurationError, inbox_handler
 from outboxkit.inbox import handler_of, handlers_in
@@ -33,6 +35,13 @@ def test_a_signature_says_everything():
     assert (found.takes_message, found.is_async, found.message_type) == (False, False, "OrderConfirmed")
     found = handler_of(with_message)
     assert (found.event_type, found.takes_message, found.is_async) == (StockChanged, True, True)
+
+
+def test_a_session_of_either_colour_is_taken():
+    @inbox_handler("Either")
+    def either(session: Session | AsyncSession, event: OrderConfirmed) -> None: ...
+
+    assert handler_of(either).name == "Either"
 
 
 WRONG_TIMEOUTS = [
@@ -65,13 +74,18 @@ def test_a_method_of_an_object_is_a_handler():
     assert handler_of(Shop().handle).event_type is ParcelSent
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 5])
-def test_the_name_is_a_short_text(name: Any):
-    with pytest.raises(ConfigurationError, match='as in @inbox_handler\\("HandleOrder"\\)'):
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 256, "é" * 128, None, 5])
+def test_a_name_that_no_table_can_hold_is_refused(name: Any):
+    with pytest.raises(ConfigurationError, match=r'1 to 255 bytes.*as in @inbox_handler\("HandleOrder"\)'):
         inbox_handler(name)
 
 
-def wrong_signatures() -> dict[str, Any]:
+SIGNATURE = r"it takes \(session, event\)|has no annotation|is given by its name"
+
+
+def refused() -> dict[str, tuple[Any, str]]:
+    """Functions that can be no handlers, and what is said of each."""
+
     def none(): ...
     def one(session): ...
     def four(session, event: OrderConfirmed, message, more): ...
@@ -79,55 +93,38 @@ def wrong_signatures() -> dict[str, Any]:
     def several(session, *events: OrderConfirmed): ...
     def options(session, event: OrderConfirmed, **more): ...
     def by_position(session, event: OrderConfirmed, message, more: int, /): ...
-
-    return {function.__name__: function for function in (none, one, four, keyword, several, options, by_position)}
-
-
-@pytest.mark.parametrize("function", wrong_signatures().values(), ids=wrong_signatures())
-def test_a_wrong_signature_is_shown(function: Any):
-    wanted = r"it takes \(session, event\)|has no annotation|is given by its name"
-    with pytest.raises(ConfigurationError, match=wanted) as raised:
-        handler_of(inbox_handler("Wrong")(function))
-    assert "'Wrong'" in str(raised.value)
-    assert function.__qualname__ in str(raised.value)
-
-
-def test_a_session_that_does_not_come_first_is_told():
     def swapped(event: OrderConfirmed, session): ...
-
-    with pytest.raises(ConfigurationError, match=r"swapped is annotated as an event; it takes \(session, event\)"):
-        handler_of(inbox_handler("Wrong")(swapped))
-
-
-def wrong_annotations() -> dict[str, Any]:
     def nothing(session, event): ...
     def no_event(session, event: Line): ...
     def choice(session, event: OrderConfirmed | StockChanged): ...
     def many(session, event: list[OrderConfirmed]): ...
     def unknown(session, event: "Missing"): ...  # noqa: F821
-
-    return {function.__name__: function for function in (nothing, no_event, choice, many, unknown)}
-
-
-@pytest.mark.parametrize("function", wrong_annotations().values(), ids=wrong_annotations())
-def test_an_annotation_that_is_no_event_is_explained(function: Any):
-    with pytest.raises(ConfigurationError, match="annotat") as raised:
-        handler_of(inbox_handler("Wrong")(function))
-    assert "'Wrong'" in str(raised.value)
-
-
-def test_a_generator_runs_nothing_and_is_refused():
-    @inbox_handler("Generator")
+    async def of_session(session: Session, event: OrderConfirmed): ...
+    async def of_scoped(session: "scoped_session[Session]", event: OrderConfirmed): ...
+    def of_async_session(session: AsyncSession, event: OrderConfirmed): ...
+    def of_async_scoped(session: async_scoped_session[AsyncSession] | None, event: OrderConfirmed): ...
     def generator(session, event: OrderConfirmed):
         yield
 
-    @inbox_handler("AsyncGenerator")
     async def async_generator(session, event: OrderConfirmed):
         yield
 
-    for function in (generator, async_generator):
-        with pytest.raises(ConfigurationError, match="generator"):
-            handler_of(function)
+    texts = {
+        SIGNATURE: (none, one, four, keyword, several, options, by_position),
+        r"swapped is annotated as an event; it takes \(session, event\)": (swapped,),
+        "annotat": (nothing, no_event, choice, many, unknown),
+        "annotate it as": (of_session, of_scoped, of_async_session, of_async_scoped),
+        "generator": (generator, async_generator),
+    }
+    return {function.__name__: (function, text) for text, functions in texts.items() for function in functions}
+
+
+@pytest.mark.parametrize(("function", "text"), refused().values(), ids=refused())
+def test_a_function_that_can_be_no_handler_is_refused_with_its_place(function: Any, text: str):
+    with pytest.raises(ConfigurationError, match=text) as raised:
+        handler_of(inbox_handler("Wrong")(function))
+    assert "'Wrong'" in str(raised.value)
+    assert function.__qualname__ in str(raised.value)
 
 
 def test_a_handler_that_is_imported_elsewhere_is_found_once():

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -39,16 +38,6 @@ async def async_work(session: AsyncSession, event: OrderConfirmed) -> None:
 
 def inbox_rows(database_url: str) -> list[tuple[object, ...]]:
     return [(row["handler"], row["message_id"], row["type"]) for row in rows(database_url, tables.inbox)]
-
-
-def test_an_error_of_the_flush_is_an_error_of_the_handler(engine: Engine, database_url: str):
-    def flushes_badly(session: Session, event: OrderConfirmed) -> None:
-        session.execute(insert(effects).values(id=1))
-        session.execute(insert(effects).values(id=1))
-
-    with pytest.raises(IntegrityError), Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, inbox_handler("Flush")(flushes_badly))
-    assert count(database_url, tables.inbox) == 0
 
 
 def test_what_ends_the_process_names_the_handler_and_the_message(engine: Engine):
@@ -145,12 +134,6 @@ def test_outside_a_transaction_it_refuses(engine: Engine, database_url: str):
     assert count(database_url, tables.inbox) == 0
 
 
-def test_a_payload_that_is_no_event_leaves_no_row(engine: Engine, database_url: str):
-    with Session(engine) as session, session.begin(), pytest.raises(DecodeError, match="total"):
-        inbox.run_once(session, message(payload=b'{"order_id": 7}'), work)
-    assert count(database_url, tables.inbox) == 0
-
-
 async def test_an_async_session_needs_run_sync(async_engine: AsyncEngine, database_url: str):
     async with AsyncSession(async_engine) as session, session.begin():
         with pytest.raises(TypeError, match=r"await session\.run_sync\(inbox\.run_once, message, handler\)"):
@@ -171,3 +154,12 @@ async def test_a_coroutine_that_is_returned_is_refused(async_engine: AsyncEngine
 @pytest.mark.parametrize(("payload", "crc"), [(b"", 0), (b"{}", -1_549_353_149), (b"abc", 891_568_578)])
 def test_the_checksum_of_a_payload_is_that_of_every_release(payload: bytes, crc: int):
     assert payload_crc(payload) == crc
+
+
+async def test_an_encoding_that_is_not_known_is_named(async_engine: AsyncEngine):
+    async with AsyncSession(async_engine) as session, session.begin():
+        with pytest.raises(DecodeError, match="the payload is br-encoded"):
+            await session.run_sync(inbox.run_once, message(content_encoding="br"), work)
+        for encoding in ("UTF-8", "identity", ""):
+            found = message(id=f"m-{encoding}", content_encoding=encoding)
+            assert await session.run_sync(inbox.run_once, found, work) == "processed"

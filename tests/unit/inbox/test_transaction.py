@@ -24,6 +24,12 @@ def acting(act: Callable[[Session], object]) -> Callable[[Session, OrderConfirme
     return handler
 
 
+def handle(engine: Engine, act: Callable[[Session], object]) -> Outcome:
+    """Run such a handler in a transaction of its own."""
+    with Session(engine) as session, session.begin():
+        return inbox.run_once(session, ORDER, acting(act))
+
+
 ENDS: dict[str, Callable[[Session], object]] = {
     "commit": Session.commit,
     "rollback": Session.rollback,
@@ -36,9 +42,8 @@ ENDS: dict[str, Callable[[Session], object]] = {
 @pytest.mark.filterwarnings("ignore:transaction already deassociated from connection")
 @pytest.mark.parametrize("name", ENDS)
 def test_a_handler_that_ends_the_transaction_is_refused(engine: Engine, database_url: str, name: str):
-    refused = pytest.raises(TransactionRequired, match="handler 'Acts' ended the transaction")
-    with refused, Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, acting(ENDS[name]))
+    with pytest.raises(TransactionRequired, match="handler 'Acts' ended the transaction"):
+        handle(engine, ENDS[name])
     if name == "commit":
         assert count(database_url, tables.inbox) == count(database_url, effects) == 0, "it was prevented"
 
@@ -90,8 +95,7 @@ def test_savepoints_are_the_handlers_own(engine: Engine, database_url: str):
         session.execute(insert(effects).values(what="undone"))
         savepoint.rollback()
 
-    with Session(engine) as session, session.begin():
-        assert inbox.run_once(session, ORDER, acting(tries)) is Outcome.PROCESSED
+    assert handle(engine, tries) is Outcome.PROCESSED
     assert count(database_url, effects) == 2
 
 
@@ -100,8 +104,8 @@ def test_a_handler_that_calls_another_one_is_still_guarded(engine: Engine, datab
         assert inbox.run_once(session, message(id="inner"), acting(lambda _: None)) is Outcome.PROCESSED
         session.commit()
 
-    with pytest.raises(TransactionRequired), Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, acting(nested))
+    with pytest.raises(TransactionRequired):
+        handle(engine, nested)
     assert count(database_url, tables.inbox) == 0
 
 
@@ -120,8 +124,8 @@ def test_an_error_of_the_handlers_is_its_own(engine: Engine):
         session.rollback()
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, acting(rolls_back_and_fails))
+    with pytest.raises(ZeroDivisionError):
+        handle(engine, rolls_back_and_fails)
 
 
 def test_sql_may_end_a_savepoint(engine: Engine, database_url: str):
@@ -129,6 +133,5 @@ def test_sql_may_end_a_savepoint(engine: Engine, database_url: str):
         session.execute(text("SAVEPOINT here"))
         session.execute(text("ROLLBACK TO here"))
 
-    with Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, acting(goes_back))
+    handle(engine, goes_back)
     assert count(database_url, tables.inbox) == 1
