@@ -7,16 +7,43 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import Message
+from outboxkit import Message, Reject, inbox_handler
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.consumer import Concurrency, Consumed, Consumer, ConsumerPolicy
 from outboxkit.inbox import handler_of
-from tests.unit.shop import NOW
+from tests.unit.shop import NOW, OrderConfirmed, effects, message, rows
 
 AT_ONCE = (timedelta(microseconds=1), timedelta(microseconds=2), timedelta(microseconds=3))
+IN_AN_HOUR = (timedelta(hours=1),)
+
+
+def order(number: int, **more: Any) -> Message:
+    """The message of an order."""
+    return message(**({"id": f"m-{number}", "payload": b'{"order_id":%d,"total":"1"}' % number} | more))
+
+
+def done(database_url: str) -> list[str]:
+    """What handlers have done."""
+    return [str(row["what"]) for row in rows(database_url, effects)]
+
+
+@inbox_handler("Work")
+async def work(session: AsyncSession, event: OrderConfirmed) -> None:
+    await session.execute(insert(effects).values(what=f"order {event.order_id}"))
+
+
+@inbox_handler("Fails")
+async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
+    raise ValueError("boom")
+
+
+@inbox_handler("Rejects")
+async def rejects(session: AsyncSession, event: OrderConfirmed) -> None:
+    raise Reject("no such order")
 
 
 class Bench:
@@ -29,8 +56,18 @@ class Bench:
         self.stop = asyncio.Event()
 
     def put(self, *messages: Message | Malformed) -> None:
-        for message in messages:
-            self.subscriber.queue.put(message)
+        for each in messages:
+            self.subscriber.queue.put(each)
+
+    def put_redelivered(self, redelivered: Message, times: int = 1) -> None:
+        """As if it had been with so many consumers that died."""
+        self.put(redelivered)
+        for _ in range(times):
+            self.subscriber.queue.requeue(self.subscriber.queue.ready.pop())
+
+    def ready(self) -> list[str]:
+        """The ids of the messages that wait in the queue."""
+        return [entry.message.id for entry in self.subscriber.queue.ready]
 
     def consumer(self, *functions: Callable[..., Any], max_attempts: int = 3, **more: Any) -> Consumer:
         policy = ConsumerPolicy(max_attempts=max_attempts, delays=AT_ONCE)

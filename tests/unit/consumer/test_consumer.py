@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import LogCapture, capture_logs
 
@@ -22,8 +21,8 @@ from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.consumer.inbox_days import InboxDays
 from outboxkit.database import engines
 from outboxkit.runtime import process
-from tests.unit.consumer.conftest import Bench
-from tests.unit.shop import OrderConfirmed, count, effects, message, rows
+from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, fails, work
+from tests.unit.shop import OrderConfirmed, count, message, rows
 
 
 class Gate:
@@ -41,47 +40,23 @@ class Gate:
         self.handler = handler
 
 
-@inbox_handler("Work")
-async def work(session: AsyncSession, event: OrderConfirmed) -> None:
-    await session.execute(insert(effects).values(what="done"))
-
-
-@inbox_handler("Fails")
-async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
-    raise ValueError("boom")
-
-
-def waiting(bench: Bench) -> list[str]:
-    return [kept.message.id for kept in bench.subscriber.queue.ready]
-
-
 async def test_a_drain_names_what_waits_for_a_retry_and_does_not_wait_for_it(bench: Bench):
-    bench.subscriber.delays = (timedelta(hours=1),)
+    bench.subscriber.delays = IN_AN_HOUR
     bench.put(message(id="a"), message(id="b"))
     done = await bench.drain(fails)
     assert (done.outcomes, done.waiting) == ({Outcome.RETRIED: 2}, 2)
 
 
-async def test_a_stopped_drain_leaves_the_rest(bench: Bench):
-    @inbox_handler("Stops")
-    async def stops(session: AsyncSession, event: OrderConfirmed) -> None:
-        bench.stop.set()
-
-    bench.put(*[message(id=id_) for id_ in "abc"])
-    done = await bench.drain(stops, concurrency=Concurrency(1))
-    assert (done.outcomes, done.stopped) == ({Outcome.PROCESSED: 1}, True)
-    assert waiting(bench) == ["b", "c"]
-
-
-async def test_a_stopped_drain_counts_no_retry_for_what_it_gives_back(bench: Bench):
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_stopped_drain_leaves_the_rest_and_counts_no_retry_of_it(bench: Bench, *, ordered: bool):
     @inbox_handler("Stops")
     async def stops(session: AsyncSession, event: OrderConfirmed) -> None:
         bench.stop.set()
 
     bench.put(*[message(id=id_, key="k") for id_ in "abc"])
-    done = await bench.drain(stops, concurrency=Concurrency(1, ordered=True))
+    done = await bench.drain(stops, concurrency=Concurrency(1, ordered=ordered))
     assert (done.outcomes, done.stopped, done.waiting) == ({Outcome.PROCESSED: 1}, True, 0)
-    assert waiting(bench) == ["b", "c"]
+    assert bench.ready() == ["b", "c"]
 
 
 async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench, database_url: str):
@@ -94,7 +69,7 @@ async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: 
     with capture_logs() as said:
         await running
     assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["a"]
-    assert waiting(bench) == ["b", "c"]
+    assert bench.ready() == ["b", "c"]
     assert not bench.subscriber.unacked
     assert [(line["event"], line["processed"]) for line in said if "stopped" in line["event"]] == [
         ("consumer stopped", 1)
@@ -110,16 +85,21 @@ async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench, datab
     with pytest.raises(asyncio.CancelledError):
         await running
     await bench.subscriber.close()
-    assert waiting(bench) == ["a"]
+    assert bench.ready() == ["a"]
     assert count(database_url, tables.inbox) == 0
 
 
 @pytest.fixture
-async def impatient_engine(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
+async def locking(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[str], object]]:
+    """Executes SQL on another connection. While that has locked the database, it is away at once for the bench."""
     monkeypatch.setattr(engines, "SQLITE_BUSY_SECONDS", 0)
-    made = process.engine(database_url, name="unit tests")
-    yield made
-    await made.dispose()
+    bench.engine = process.engine(database_url, name="unit tests")
+    other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
+    yield other.execute
+    other.close()
+    await bench.engine.dispose()
 
 
 def when_it_says(**reactions: Callable[[], object]) -> None:
@@ -133,50 +113,41 @@ def when_it_says(**reactions: Callable[[], object]) -> None:
     structlog.configure(processors=[react, LogCapture()])
 
 
-async def test_a_database_that_is_away_costs_no_attempt(bench: Bench, impatient_engine: AsyncEngine, database_url: str):
-    bench.engine = impatient_engine
-    other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
-    when_it_says(connected=lambda: other.execute("BEGIN IMMEDIATE"), away=lambda: other.execute("ROLLBACK"))
+async def test_a_database_that_is_away_costs_no_attempt(bench: Bench, locking: Callable[[str], object]):
+    when_it_says(connected=lambda: locking("BEGIN IMMEDIATE"), away=lambda: locking("ROLLBACK"))
     bench.put(message())
     consumer = await bench.run_until_settled(fails, max_attempts=2)
     assert consumer.outcomes == {Outcome.RETRIED: 1, Outcome.DEAD: 1}
-    other.close()
 
 
 @pytest.mark.parametrize("batch", [False, True])
 async def test_a_stop_during_an_outage_gives_the_messages_back(
-    bench: Bench, impatient_engine: AsyncEngine, database_url: str, batch: bool
+    bench: Bench, locking: Callable[[str], object], batch: bool
 ):
     @inbox_handler("Works", batch=batch)
     def works(session: Session, event: OrderConfirmed) -> None: ...
 
-    bench.engine = impatient_engine
-    other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
-    when_it_says(connected=lambda: other.execute("BEGIN IMMEDIATE"), away=bench.stop.set)
+    when_it_says(connected=lambda: locking("BEGIN IMMEDIATE"), away=bench.stop.set)
     bench.put(message(id="a"), message(id="b"))
     consumer = bench.consumer(works)
     await consumer.run(bench.stop)
-    assert (sorted(waiting(bench)), consumer.outcomes) == (["a", "b"], {})
-    other.close()
+    assert (sorted(bench.ready()), consumer.outcomes) == (["a", "b"], {})
 
 
 @pytest.mark.parametrize("batch", [False, True])
 async def test_a_drain_gives_up_an_outage_of_the_database_and_counts_no_attempt(
-    bench: Bench, impatient_engine: AsyncEngine, database_url: str, batch: bool
+    bench: Bench, locking: Callable[[str], object], batch: bool
 ):
     @inbox_handler("Works", batch=batch)
     async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
 
-    bench.engine = impatient_engine
-    other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
-    when_it_says(connected=lambda: other.execute("BEGIN IMMEDIATE"))
+    when_it_says(connected=lambda: locking("BEGIN IMMEDIATE"))
     bench.put(*[message(id=id_) for id_ in "abcd"])
     consumer = bench.consumer(works, patience=timedelta(seconds=0.2))
     with pytest.raises(OperationalError, match="locked"):
         await consumer.drain(bench.stop)
     await bench.subscriber.close()
-    assert (sorted(waiting(bench)), bench.subscriber.queue.waiting, consumer.outcomes) == (["a", "b", "c", "d"], 0, {})
-    other.close()
+    assert (sorted(bench.ready()), bench.subscriber.queue.waiting, consumer.outcomes) == (["a", "b", "c", "d"], 0, {})
 
 
 async def test_a_lost_broker_is_connected_to_again_and_the_database_asked_for_the_time_before(

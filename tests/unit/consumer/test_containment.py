@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
+from outboxkit import BrokerUnavailable, Outcome, Reject, Retry, event, inbox_handler, tables
 from outboxkit.consumer import Concurrency, dispatcher, handle
 from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.handle import HandlerRunner
-from tests.unit.consumer.conftest import Bench, in_both_places
+from tests.unit.consumer.conftest import Bench, in_both_places, order
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
 SINGLE, ORDERED = Concurrency(2), Concurrency(2, ordered=True)
@@ -35,10 +35,6 @@ class HalfMade(Retry):
 
     def __init__(self) -> None:
         pass
-
-
-def recurse() -> None:
-    recurse()
 
 
 async def inner_is_cancelled() -> None:
@@ -62,7 +58,7 @@ def raising(error: Any) -> Any:
 
 
 async def recursion() -> None:
-    recurse()
+    await recursion()
 
 
 async def bad_delay() -> None:
@@ -77,6 +73,7 @@ LEAVING: dict[str, Any] = {
     "mute": raising(Mute),
     "recursion": recursion,
     "MemoryError": raising(MemoryError),
+    "an error as of our broker": raising(BrokerUnavailable("away")),
     "StopIteration": raising(StopIteration),
     "Retry of a text": bad_delay,
     "half made Retry": raising(HalfMade),
@@ -109,8 +106,7 @@ async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(
             LEAVING[names[event.order_id]]().send(None)
             raise ValueError("it was cancelled in the loop, or cannot be in a thread")
 
-    for number in range(len(names) + 5):
-        bench.put(message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number, key=f"k-{number % 3}"))
+    bench.put(*(order(number, key=f"k-{number % 3}") for number in range(len(names) + 5)))
     with capture_logs() as said:
         consumer = await bench.run_until_settled(
             leaves if kind == "async def" else leaves_in_sync,
@@ -151,8 +147,7 @@ async def test_a_handler_that_has_ended_cannot_be_cancelled(bench: Bench, databa
     def cancels_in_sync(session: Session, event: OrderConfirmed) -> None:
         works(session, event)
 
-    for number in range(8):
-        bench.put(message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number, key=f"k-{number % 3}"))
+    bench.put(*(order(number, key=f"k-{number % 3}") for number in range(8)))
     consumer = await bench.run_until_settled(
         cancels if kind == "async def" else cancels_in_sync,
         concurrency=ORDERED if mode == "ordered" else SINGLE,
@@ -207,7 +202,7 @@ async def test_what_is_not_an_exception_ends_the_consumer_and_its_message_comes_
         if event.order_id == 1:
             raise Panic
 
-    bench.put(message(id="m-0"), message(id="m-1", payload=b'{"order_id":1,"total":"1"}'))
+    bench.put(order(0), order(1))
     async with asyncio.timeout(30):
         with pytest.raises(Panic):
             await bench.consumer(panics).run(bench.stop)
@@ -231,9 +226,7 @@ async def test_an_error_of_our_own_sets_one_message_aside(
 
     monkeypatch.setattr(HandlerRunner, "_conclude", unlucky)
     for number in range(4):
-        bench.put(message(id=f"m-{number}", key="k"))
-        if redelivered:
-            bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
+        bench.put_redelivered(order(number, key="k"), times=int(redelivered))
     with capture_logs() as said:
         consumer = await bench.run_until_settled(work, concurrency=concurrency)
     assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 2}
@@ -271,7 +264,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
             raise Reject(KeyError("x"))
 
     monkeypatch.setattr(Records, "bury", failing)
-    bench.put(message(key="k"), message(id="m-2", key="k", payload=b'{"order_id":8,"total":"1"}'))
+    bench.put(order(7, key="k"), order(8, key="k"))
     consumer = await bench.run_until_settled(rejects, concurrency=concurrency)
     assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DEAD: 1}
     assert refused[-1] - refused[0] >= 0.04, "it is no hot loop"

@@ -20,6 +20,7 @@ from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
 from outboxkit.message import changed, current_handling
 from outboxkit.runtime import process
+from tests.unit.inbox.test_versions import SEEN, Packed, pack
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, effects, message, rows
 
 
@@ -275,3 +276,17 @@ async def test_tables_that_are_missing_are_no_failure_of_a_message(async_engine:
     receipt = await publish(async_engine, work)
     assert receipt.verdict is Verdict.UNKNOWN
     assert "outboxkit_inbox" in str(receipt.reason)
+
+
+async def test_events_of_older_versions_and_names_are_handled(async_engine: AsyncEngine):
+    SEEN.clear()
+    old = message(id="1", type="Wrapped", payload=b'{"number":2}')
+    new = message(id="2", type="Packed", payload=b'{"parcel":7}', version=2)
+    assert list(await published(direct(async_engine, pack), [old, new])) == [CONFIRMED, CONFIRMED]
+    assert [Packed(2), Packed(7)] == SEEN
+
+
+async def test_a_newer_version_is_tried_again(async_engine: AsyncEngine):
+    receipt = await publish(async_engine, pack, type="Packed", payload=b"{}", version=3)
+    assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, False)
+    assert "Pack: NewerVersion: it has version 3 of 'Packed'" in str(receipt.reason)

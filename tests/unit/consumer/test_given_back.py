@@ -1,50 +1,21 @@
 """Deliveries that a consumer gives back: in the middle of an outage, for their limits, or when the broker is lost."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, tables
+from outboxkit import BrokerUnavailable, Outcome, inbox_handler, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.transactions import Transactions
 from tests.support.polling import eventually_async
-from tests.unit.consumer.conftest import Bench
-from tests.unit.shop import OrderConfirmed, StockChanged, effects, message, rows
+from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, done, fails, order, rejects, work
+from tests.unit.shop import OrderConfirmed, StockChanged, rows
 
 ORDERED = Concurrency(2, ordered=True)
-
-
-def order(number: int, **more: Any):
-    return message(**({"id": f"m-{number}", "payload": b'{"order_id":%d,"total":"1"}' % number} | more))
-
-
-@inbox_handler("Work")
-async def work(session: AsyncSession, event: OrderConfirmed) -> None:
-    await session.execute(insert(effects).values(what=f"order {event.order_id}"))
-
-
-@inbox_handler("Fails")
-async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
-    raise ValueError("boom")
-
-
-@inbox_handler("Rejects")
-async def rejects(session: AsyncSession, event: OrderConfirmed) -> None:
-    raise Reject("no such order")
-
-
-def done(database_url: str) -> list[str]:
-    return [str(row["what"]) for row in rows(database_url, effects)]
-
-
-def ready(bench: Bench) -> list[str]:
-    return [entry.message.id for entry in bench.subscriber.queue.ready]  # type: ignore[union-attr]
 
 
 def left_to_the_close(bench: Bench) -> list[str]:
@@ -88,13 +59,11 @@ async def test_what_a_stop_keeps_from_being_recorded_comes_again(
         return None
 
     monkeypatch.setattr(Records, "_write", away)
-    bench.put(order(1, key="k"))
-    if redelivered:
-        bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
+    bench.put_redelivered(order(1, key="k"), times=int(redelivered))
     consumer, left = bench.consumer(*handlers, concurrency=concurrency), left_to_the_close(bench)
     await consumer.run(bench.stop)
     assert (writes, consumer.outcomes) == (number, {})
-    assert (ready(bench), left, bench.subscriber.queue.waiting) == (["m-1"], ["m-1"] if concurrency.ordered else [], 0)
+    assert (bench.ready(), left, bench.subscriber.queue.waiting) == (["m-1"], ["m-1"] if concurrency.ordered else [], 0)
 
 
 async def test_a_batch_that_a_stop_keeps_from_its_transaction_comes_again(
@@ -110,7 +79,7 @@ async def test_a_batch_that_a_stop_keeps_from_its_transaction_comes_again(
     bench.put(*map(order, range(3)))
     consumer, left = bench.consumer(together), left_to_the_close(bench)
     await consumer.run(bench.stop)
-    assert (consumer.outcomes, sorted(ready(bench)), left) == ({}, ["m-0", "m-1", "m-2"], [])
+    assert (consumer.outcomes, sorted(bench.ready()), left) == ({}, ["m-0", "m-1", "m-2"], [])
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -139,7 +108,7 @@ async def test_behind_a_part_of_a_batch_that_a_stop_gave_back_nothing_of_its_key
     bench.put(order(8, key="k"), order(9, key="another"))
     await bench.consumer(in_thread, in_loop, concurrency=ORDERED).run(bench.stop)
     assert done(database_url) == ["order 9"]
-    assert sorted(ready(bench)) == [*(f"m-{number}" for number in range(together)), "m-8"]
+    assert sorted(bench.ready()) == [*(f"m-{number}" for number in range(together)), "m-8"]
 
 
 async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Bench, database_url: str):
@@ -167,7 +136,7 @@ async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Be
 
 async def test_a_stopped_drain_counts_also_what_failed_after_the_stop(bench: Bench):
     async def given_back() -> bool:
-        return ready(bench) == ["m-2"]
+        return bench.ready() == ["m-2"]
 
     @inbox_handler("Fails late")
     async def fails_late(session: AsyncSession, event: OrderConfirmed) -> None:
@@ -176,7 +145,7 @@ async def test_a_stopped_drain_counts_also_what_failed_after_the_stop(bench: Ben
         raise ValueError("boom")
 
     bench.put(order(1, key="a"), order(2, key="a"))
-    policy = ConsumerPolicy(delays=(timedelta(hours=1),))
+    policy = ConsumerPolicy(delays=IN_AN_HOUR)
     done = await bench.drain(fails_late, concurrency=ORDERED, policy=policy)
     assert (done.outcomes, done.waiting) == ({Outcome.RETRIED: 1}, 1)
-    assert sorted(ready(bench)) == ["m-1", "m-2"]
+    assert sorted(bench.ready()) == ["m-1", "m-2"]

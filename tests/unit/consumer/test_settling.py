@@ -11,23 +11,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import Outcome, Reject, Retry, inbox_handler, tables
+from outboxkit import Retry, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
-from tests.unit.consumer.conftest import AT_ONCE, Bench
+from tests.unit.consumer.conftest import AT_ONCE, Bench, fails, order
 from tests.unit.shop import OrderConfirmed, message, rows
-
-
-@inbox_handler("Fails")
-async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
-    raise ValueError("boom")
-
-
-def put_redelivered(bench: Bench, times: int = 1, **more: Any) -> None:
-    """As if consumers had died that had it."""
-    bench.put(message(**more))
-    for _ in range(times):
-        bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
 
 
 async def test_while_a_copy_waits_no_start_is_on_record(
@@ -40,7 +28,7 @@ async def test_while_a_copy_waits_no_start_is_on_record(
         return await retry(self, *given, **more)
 
     monkeypatch.setattr(MemoryDelivery, "retry", look)
-    put_redelivered(bench)
+    bench.put_redelivered(message())
     await bench.run_until_settled(fails, max_attempts=2)
     assert recorded == [[]]
 
@@ -54,7 +42,7 @@ async def test_a_start_stays_on_record_if_the_dead_letter_was_not_written(bench:
             raise OperationalError(given[2], {}, busy)
 
     events.listen(bench.engine.sync_engine, "before_cursor_execute", refuse)
-    put_redelivered(bench)
+    bench.put_redelivered(message())
     async with asyncio.timeout(120):
         await bench.consumer(fails, max_attempts=1).run(bench.stop)
     assert [row["starts"] for row in rows(database_url, tables.attempt)] == [1]
@@ -68,8 +56,8 @@ async def test_in_order_a_message_that_came_back_often_stays_in_front_of_its_key
     async def ordered(session: AsyncSession, event: OrderConfirmed) -> None:
         handled.append(event.order_id)
 
-    put_redelivered(bench, 12, key="k")
-    bench.put(message(id="m-2", key="k", payload=b'{"order_id":8,"total":"1"}'))
+    bench.put_redelivered(message(key="k"), times=12)
+    bench.put(order(8, key="k"))
     await bench.run_until_settled(ordered, concurrency=Concurrency(2, ordered=True))
     assert handled == [7, 8]
 
@@ -84,7 +72,7 @@ async def test_in_order_one_that_may_have_killed_a_process_is_a_suspect_at_each_
         starts.extend(row["starts"] for row in rows(database_url, tables.attempt))
         raise ValueError("boom")
 
-    put_redelivered(bench, key="k")
+    bench.put_redelivered(message(key="k"))
     await bench.run_until_settled(looks, concurrency=Concurrency(2, ordered=True))
     assert starts == [1, 1, 1]
 
@@ -98,24 +86,10 @@ async def test_in_order_a_dead_letter_tells_of_the_failures_before_a_restart(
     assert failed is not None
     for _ in range(crashes):
         await records.start("m-1", bench.stop)
-    put_redelivered(bench, key="k")
+    bench.put_redelivered(message(key="k"))
     await bench.run_until_settled(fails, max_attempts=2, concurrency=Concurrency(2, ordered=True))
     (letter,) = rows(database_url, tables.dead_letter)
     assert (letter["reason"], letter["attempts"], letter["first_failed_at"]) == (reason, 2, failed.first_failed_at)
-
-
-async def test_in_order_a_handler_that_gave_up_is_not_run_again_however_often_the_others_fail(bench: Bench):
-    calls: list[int] = []
-
-    @inbox_handler("Rejects")
-    async def rejects(session: AsyncSession, event: OrderConfirmed) -> None:
-        calls.append(event.order_id)
-        raise Reject("no such order")
-
-    bench.put(message(key="k"))
-    consumer = await bench.run_until_settled(rejects, fails, max_attempts=4, concurrency=Concurrency(2, ordered=True))
-    assert consumer.outcomes == {Outcome.RETRIED: 3, Outcome.DEAD: 2}
-    assert calls == [7]
 
 
 @pytest.mark.unexpected
@@ -134,8 +108,7 @@ async def test_in_order_a_batch_that_breaks_is_handled_singly_and_nothing_passes
         raise KeyError("a bug")
 
     monkeypatch.setattr("outboxkit.consumer.batch.BatchRunner.handle", broken)
-    for number in (1, 2, 3):
-        bench.put(message(id=f"m-{number}", key="k", payload=b'{"order_id":%d,"total":"1"}' % number))
+    bench.put(*(order(number, key="k") for number in (1, 2, 3)))
     await bench.run_until_settled(shared, concurrency=Concurrency(2, ordered=True))
     assert handled == [1, 1, 2, 3]
 

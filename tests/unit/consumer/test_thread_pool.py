@@ -8,15 +8,17 @@ from functools import partial
 
 import pytest
 from sqlalchemy import create_engine, insert, text
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, Outcome, inbox, inbox_handler, tables
 from outboxkit.consumer import threads
 from outboxkit.consumer.threads import THREAD_NAME, Threads
-from outboxkit.database import engines
+from outboxkit.runtime import process
+from outboxkit.schema import migrations
+from tests.unit.consumer.conftest import Bench
 from tests.unit.inbox.test_call import LONG_QUERY
-from tests.unit.shop import OrderConfirmed, count, effects, message
+from tests.unit.shop import OrderConfirmed, StockChanged, count, effects, message
 
 tenant: ContextVar[str] = ContextVar("tenant", default="none")
 
@@ -75,13 +77,6 @@ async def test_a_statement_that_takes_too_long_is_interrupted(started: Threads, 
     assert await run(started, work) is Outcome.PROCESSED
 
 
-async def test_a_timeout_that_is_not_reached_changes_nothing(started: Threads):
-    @inbox_handler("Quick", timeout=60)
-    def quick(session: Session, event: OrderConfirmed) -> None: ...
-
-    assert [await run(started, quick) for _ in range(2)] == [Outcome.PROCESSED, Outcome.DUPLICATE]
-
-
 @pytest.mark.parametrize("timeout", [0.1, None])
 async def test_what_was_given_up_cannot_commit_even_on_a_connection_that_works(
     started: Threads, database_url: str, monkeypatch: pytest.MonkeyPatch, timeout: float | None
@@ -138,18 +133,50 @@ def test_a_thread_that_outlives_its_event_loop_ends(database_url: str):
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:"])
-async def test_beside_a_database_in_memory_there_is_no_other_connection(url: str):
-    engine = create_async_engine(url)
+async def test_a_plain_handler_that_blocks_stops_nobody_else(bench: Bench):
+    gate = threading.Event()
+
+    @inbox_handler("Blocks")
+    def blocks(session: Session, event: OrderConfirmed) -> None:
+        assert gate.wait(60), "only the event loop opens it"
+
+    @inbox_handler("Stocks")
+    async def opens(session: AsyncSession, event: StockChanged) -> None: ...
+
+    bench.put(message())
+    running = asyncio.create_task(bench.consumer(blocks, opens).run(bench.stop))
+    while not bench.subscriber.unacked:
+        await asyncio.sleep(0.005)
+    gate.set()
+    while bench.subscriber.unacked:
+        await asyncio.sleep(0.005)
+    bench.stop.set()
+    await running
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+async def test_without_a_synchronous_engine_for_a_plain_handler_it_does_not_start(bench: Bench, url: str):
+    @inbox_handler("Plain")
+    def plain(session: Session, event: OrderConfirmed) -> None: ...
+
+    bench.engine = process.engine(url, name="unit tests")
+    async with bench.engine.begin() as connection:
+        await connection.run_sync(migrations.migrate)
     with pytest.raises(ConfigurationError, match=r"in one connection. Set thread_engine .* in_loop=True"):
-        await engines.beside(engine, pool_size=1)
-    await engine.dispose()
+        await bench.drain(plain)
+    await bench.engine.dispose()
 
 
-async def test_an_engine_of_ones_own_is_used_and_stays_open(async_engine: AsyncEngine, database_url: str):
-    own = create_engine(database_url)
-    started = Threads(async_engine, size=1, process="test", own=own)
-    assert await started.run(lambda session: session.get_bind()) is own
-    started.close()
-    assert own.pool.checkedin() == 1
+async def test_its_thread_engine_can_be_given(bench: Bench, database_url: str):
+    @inbox_handler("Plain")
+    def plain(session: Session, event: OrderConfirmed) -> None:
+        binds.append(session.get_bind())
+
+    binds: list[object] = []
+    consumer, own = bench.consumer(plain), create_engine(database_url)
+    consumer.thread_engine = own
+    bench.put(message())
+    assert (await consumer.drain(bench.stop)).outcomes == {Outcome.PROCESSED: 1}
+    assert binds == [consumer.thread_engine] == [own]
+    assert own.pool.checkedin() == 1, "it stays open"
     own.dispose()

@@ -1,6 +1,7 @@
 """What is tried again, and how often."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -21,15 +22,10 @@ from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
 
-class Diagnosis:
-    def __init__(self, table_name: str | None) -> None:
-        self.table_name = table_name
-
-
 class FromServer(Exception):
     def __init__(self, sqlstate: str, table_name: str | None = None) -> None:
         super().__init__(sqlstate)
-        self.sqlstate, self.diag = sqlstate, Diagnosis(table_name)
+        self.sqlstate, self.diag = sqlstate, SimpleNamespace(table_name=table_name)
 
 
 def failure(sqlstate: str, table_name: str | None = None, *, statement: str = "INSERT") -> DBAPIError:
@@ -85,18 +81,14 @@ async def test_a_collision_is_tried_again_at_once_a_few_times(transactions: Tran
     assert work.calls == CONFLICTS + 1
 
 
-async def test_a_transaction_that_always_collides_fails_in_the_end(transactions: Transactions):
-    work = Work(*(failure("40001") for _ in range(100)))
+@pytest.mark.parametrize(("sqlstate", "calls"), [("40001", CONFLICTS + 1), ("57P01", LOST_CONNECTIONS)])
+async def test_one_that_always_collides_or_loses_its_connection_fails_in_the_end(
+    transactions: Transactions, sqlstate: str, calls: int
+):
+    work = Work(*(failure(sqlstate) for _ in range(100)))
     with pytest.raises(DBAPIError):
         await transactions.run(work, asyncio.Event())
-    assert work.calls == CONFLICTS + 1
-
-
-async def test_one_that_always_loses_its_connection_fails_in_the_end(transactions: Transactions):
-    work = Work(*(failure("57P01") for _ in range(100)))
-    with pytest.raises(DBAPIError):
-        await transactions.run(work, asyncio.Event())
-    assert work.calls == LOST_CONNECTIONS
+    assert work.calls == calls
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -133,19 +125,6 @@ async def test_an_insert_of_an_inbox_row_that_is_cancelled_is_not_the_handlers_f
     assert await transactions.run(work, asyncio.Event()) == "done"
     with pytest.raises(DBAPIError):
         await transactions.run(Work(failure(sqlstate, statement="INSERT INTO orders (id)")), asyncio.Event())
-
-
-async def test_what_the_handler_raises_comes_at_once(transactions: Transactions):
-    work = Work(ValueError("boom"))
-    with pytest.raises(ValueError, match="boom"):
-        await transactions.run(work, asyncio.Event())
-    assert work.calls == 1
-
-
-async def test_a_stop_during_an_outage_ends_it(transactions: Transactions):
-    stop = asyncio.Event()
-    stop.set()
-    assert await transactions.run(Work(failure("57P01")), stop) is None
 
 
 async def test_one_that_gives_up_an_outage_does_so_for_all_that_wait(
