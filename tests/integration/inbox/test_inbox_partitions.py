@@ -3,21 +3,23 @@
 import asyncio
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, insert, make_url, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import ids, statements, tables
 from outboxkit.consumer.transactions import is_conflict
 from outboxkit.runtime import process
 from outboxkit.schema.partitions import drop_before, make_ahead, make_behind
+from outboxkit.statements import partitions
 from outboxkit.statements.partitions import INBOX
 from tests.integration.operators.kept import DAY, DAYS, NOW, days
-from tests.support.polling import eventually_async
+from tests.support.polling import eventually, eventually_async
 
 DEFAULT = "outboxkit_inbox_default"
 
@@ -83,15 +85,45 @@ async def test_only_so_many_days_are_made_at_once(connection: AsyncConnection, p
     assert DEFAULT not in places(pg_engine).values()
 
 
+def record(connection: Connection, id_: str, made: datetime | None = None) -> bool:
+    """Insert an inbox row as `run_once` does; False if it is there."""
+    row = {"handler": "H", "message_id": id_, "type": "T", "attempts": 1, "payload_crc": None, "made": made}
+    return connection.execute(statements.inbox.record_processed("postgresql"), row).scalar() is not None
+
+
 async def test_a_duplicate_is_one_wherever_the_row_has_moved(connection: AsyncConnection, pg_engine: Engine):
     id_ = id_at(NOW)
-    record = statements.inbox.record_processed("postgresql")
-    row = {"handler": "H", "message_id": id_, "type": "T", "attempts": 1, "payload_crc": None, "made": NOW}
     for change in (None, make_ahead(connection, INBOX, NOW)):
         if change is not None:
             assert (await change).days == DAYS
         with pg_engine.begin() as consumer:
-            assert (consumer.execute(record, row).scalar() is None) is (change is not None)
+            assert record(consumer, id_, NOW) is (change is None)
+
+
+def test_a_transaction_that_meets_a_partition_being_attached_collides_and_its_second_try_does_not(pg_engine: Engine):
+    id_ = id_at(NOW)
+
+    def handle() -> bool:
+        with pg_engine.begin() as consumer:
+            return record(consumer, id_)
+
+    def waits() -> int:
+        with pg_engine.connect() as other:
+            asked = f"SELECT count(*) FROM pg_locks WHERE relation = '{DEFAULT}'::regclass AND NOT granted"
+            return int(other.execute(text(asked)).scalar_one())
+
+    at = INBOX, "public", NOW.date()
+    with ThreadPoolExecutor(1) as pool, pg_engine.begin() as pruner:
+        pruner.execute(partitions.make_partition(*at))
+        pruner.execute(partitions.close_default(INBOX, "public"))
+        first = pool.submit(handle)
+        eventually(waits)
+        pruner.execute(partitions.attach_partition(*at))
+        pruner.commit()
+        with pytest.raises(IntegrityError) as failed:
+            first.result()
+    assert is_conflict(failed.value)
+    assert [handle(), handle()] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -200,36 +232,31 @@ class Consumers:
     def __init__(self, engine: Engine, messages: list[str]) -> None:
         self._engine = engine
         self._messages = messages
-        self._stop = threading.Event()
+        self.stop = threading.Event()
         self.done = 0
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE effect (message_id text)"))
 
     def work(self, seed: int) -> None:
         chosen = random.Random(seed)
-        record = statements.inbox.record_processed("postgresql")
         with self._engine.connect() as connection:
-            while not self._stop.is_set():
+            while not self.stop.is_set():
                 try:
-                    self._handle(connection, record, chosen)
+                    self._handle(connection, chosen)
                 except DBAPIError as error:
                     connection.rollback()
                     if not is_conflict(error):
                         raise
                 self.done += 1
 
-    def _handle(self, connection: Connection, record: Any, chosen: random.Random) -> None:
+    def _handle(self, connection: Connection, chosen: random.Random) -> None:
         for id_ in chosen.sample(self._messages, 3):
-            row = {"handler": "H", "message_id": id_, "type": "T", "attempts": 1, "payload_crc": None, "made": None}
-            if connection.execute(record, row).scalar() is not None:
+            if record(connection, id_):
                 connection.execute(text("INSERT INTO effect VALUES (:id)"), {"id": id_})
         if chosen.random() < 0.1:
             connection.rollback()
         else:
             connection.commit()
-
-    def stop(self) -> None:
-        self._stop.set()
 
 
 async def test_no_row_is_lost_or_doubled_while_partitions_come_and_go(
@@ -252,7 +279,7 @@ async def test_no_row_is_lost_or_doubled_while_partitions_come_and_go(
             dropped += len((await drop_before(connection, NOW - DAY, INBOX)).days)
             await asyncio.sleep(0)
     finally:
-        consumers.stop()
+        consumers.stop.set()
         await asyncio.wait(working)
     for one in working:
         one.result()

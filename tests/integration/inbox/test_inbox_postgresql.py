@@ -1,38 +1,32 @@
 """`inbox.run_once` where PostgreSQL has more to say: two at the same time, autocommit, errors, statements that hang."""
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, tables
+from outboxkit import Outcome, inbox, inbox_handler, outbox, tables
 from tests.support.polling import eventually_async
+from tests.unit.shop import OrderConfirmed, message
 
-MESSAGE = Message(id="m", type="Ordered", payload=b'{"number":7}')
-
-
-@event("Ordered")
-@dataclass(frozen=True)
-class Ordered:
-    number: int
+MESSAGE = message()
 
 
 @inbox_handler("BillOrder")
-async def bill(session: AsyncSession, event: Ordered) -> None:
+async def bill(session: AsyncSession, event: OrderConfirmed) -> None:
     outbox.add(session, event)
 
 
 @inbox_handler("Hangs", timeout=0.2)
-async def hangs(session: AsyncSession, event: Ordered) -> None:
+async def hangs(session: AsyncSession, event: OrderConfirmed) -> None:
     await bill(session, event)
     await session.execute(text("SELECT pg_sleep(600)"))
 
 
 @inbox_handler("HangsToo", timeout=0.2)
-def hangs_in_sync(session: Session, event: Ordered) -> None:
+def hangs_in_sync(session: Session, event: OrderConfirmed) -> None:
     session.execute(text("SELECT pg_sleep(600)"))
 
 
@@ -81,23 +75,9 @@ async def test_a_handler_whose_statement_hangs_is_cancelled_in_the_server_too(
     assert await committed(async_pg_engine) == (1, 1)
 
 
-async def test_a_stop_in_the_middle_of_a_statement_is_no_timeout(async_pg_engine: AsyncEngine):
-    @inbox_handler("HangsLong", timeout=3600)
-    async def hangs_long(session: AsyncSession, event: Ordered) -> None:
-        await session.execute(text("SELECT pg_sleep(600)"))
-
-    task = asyncio.create_task(run(async_pg_engine, hangs_long))
-    await eventually_async(lambda: backends(async_pg_engine, "wait_event = 'PgSleep'"))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await backends(async_pg_engine, "wait_event = 'PgSleep'") == 0
-    assert await run(async_pg_engine, bill) is Outcome.PROCESSED
-
-
 async def test_waiting_for_a_duplicate_is_not_the_handlers_time(async_pg_engine: AsyncEngine):
     @inbox_handler("BillOrder", timeout=0.2)
-    async def impatient(session: AsyncSession, event: Ordered) -> None:
+    async def impatient(session: AsyncSession, event: OrderConfirmed) -> None:
         await bill(session, event)
 
     async with AsyncSession(async_pg_engine) as session:
