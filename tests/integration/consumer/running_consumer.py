@@ -1,7 +1,7 @@
 """A consumer that runs beside a test, and its events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -37,6 +37,7 @@ class Running:
     """A consumer that runs beside the test."""
 
     consumer: Consumer
+    broker: PlainClient
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def reaches(self, **outcomes: int) -> None:
@@ -46,6 +47,12 @@ class Running:
             return {str(outcome): count for outcome, count in self.consumer.outcomes.items()}
 
         await eventually_async(counted, lambda found: found == outcomes)
+
+    async def takes(self, numbers: Iterable[int], **outcomes: int) -> None:
+        """Publish a message with each number, and return once exactly these outcomes are counted."""
+        for number in numbers:
+            publish(self.broker, number, f"m{number}")
+        await self.reaches(**outcomes)
 
 
 Start = Callable[..., AbstractAsyncContextManager[Running]]
@@ -67,12 +74,14 @@ def starter(
     kept = {"concurrency": Concurrency(ordered=True)} if ordered else {}
 
     @asynccontextmanager
-    async def started(*functions: Callable[..., Any], **options: Any) -> AsyncIterator[Running]:
+    async def started(
+        *functions: Callable[..., Any], topics: set[str] | None = None, **options: Any
+    ) -> AsyncIterator[Running]:
         handlers = [inbox.handler_of(function) for function in functions]
         handlers = [each if each.is_async else replace(each, in_loop=in_loop) for each in handlers]
-        topics = {type_ for handler in handlers for type_ in handler.message_types}
-        subscriber = subscriber_of(broker, topics, delays, ordered=ordered)
-        running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **kept | options))
+        types = {type_ for handler in handlers for type_ in handler.message_types}
+        subscriber = subscriber_of(broker, topics or types, delays, ordered=ordered)
+        running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **kept | options), broker)
         running.consumer.thread_engine = thread_engine
         task = asyncio.create_task(running.consumer.run(running.stop))
 
@@ -96,6 +105,23 @@ def subscriber_of(
 ) -> RabbitSubscriber:
     names = sorted(topics)
     return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=names, delays=delays, **options)
+
+
+def consumer_of(
+    engine: AsyncEngine, broker: PlainClient, function: Callable[..., Any], *, ordered: bool = False
+) -> Consumer:
+    """A consumer of one handler, to be drained."""
+    handler, concurrency = inbox.handler_of(function), Concurrency(4, batch=50, ordered=ordered)
+    prefetch = concurrency.prefetch([handler])
+    subscriber = subscriber_of(broker, set(handler.message_types), ordered=ordered, prefetch=prefetch)
+    return Consumer(engine, subscriber, [handler], queue=broker.queue, concurrency=concurrency)
+
+
+async def declare(broker: PlainClient, topics: set[str], *, ordered: bool = False) -> None:
+    """Have the consumer's queue there, so that messages can be published before a consumer runs."""
+    subscriber = subscriber_of(broker, topics, ordered=ordered)
+    await subscriber.connect()
+    await subscriber.close()
 
 
 @contextmanager
@@ -125,6 +151,12 @@ def processed(engine: Engine) -> list[tuple[str, str]]:
     with engine.connect() as connection:
         asked = select(tables.inbox.c.handler, tables.inbox.c.message_id).order_by(*tables.inbox.primary_key)
         return [tuple(row) for row in connection.execute(asked)]
+
+
+def ended(engine: Engine) -> set[str]:
+    """The ids of messages that were handled or are dead letters. One without an id counts, too."""
+    letters = {letter.message_id or f"letter {letter.id}" for letter in dead_letters(engine)}
+    return letters | {id_ for _, id_ in processed(engine)}
 
 
 @inbox_handler("Bill")

@@ -1,6 +1,5 @@
 """Each handler of a batch works as if it had a session of its own: nothing that one leaves there is another one's."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -20,9 +19,8 @@ from sqlalchemy.orm.exc import FlushError
 from outboxkit import Message, TransactionRequired, inbox, inbox_handler, outbox, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.database.transaction import HandlerSession
-from tests.integration.consumer.running_consumer import Billed, Ordered, dead_letters, publish, starter
+from tests.integration.consumer.running_consumer import Billed, Ordered, Start, dead_letters, starter
 from tests.support.plain_client import PlainClient
-from tests.support.polling import eventually_async
 
 Act, Run = Callable[[Session], object], Callable[..., bool]
 
@@ -88,6 +86,11 @@ def run_in(kind: type[Session], engine: Engine, *acts: Act) -> bool:
 def noted(engine: Engine) -> list[int]:
     with Session(engine) as session:
         return sorted(session.execute(select(Noted.number)).scalars())
+
+
+def left(engine: Engine, id_: int = 1) -> int | None:
+    with engine.connect() as connection:
+        return connection.scalar(select(Stock.left).where(Stock.id == id_))
 
 
 def adds(session: Session) -> None:
@@ -160,8 +163,7 @@ def takes_by_core(session: Session) -> None:
 @pytest.mark.parametrize("other", [takes, takes_with_a_lock, takes_what_it_reads_again, takes_by_core])
 def test_each_one_changes_what_those_before_it_have_left(pg_engine: Engine, run: Run, other: Act):
     run(takes, other, takes)
-    with pg_engine.connect() as connection:
-        assert connection.scalar(select(Stock.left)) == 97
+    assert left(pg_engine) == 97
 
 
 def test_a_savepoint_ends_with_its_handler(pg_engine: Engine, run: Run):
@@ -202,24 +204,6 @@ def test_what_a_handler_adds_is_its_own_until_it_ends(pg_engine: Engine, run: Ru
     assert [json.loads(each) for each in added] == [{"number": n} for n in (7, 8, 9)]
 
 
-def test_each_one_finds_the_rows_of_those_before_it(pg_engine: Engine, run: Run):
-    seen: list[int] = []
-
-    def adds_one(session: Session) -> None:
-        session.add(Noted(number=len(seen)))
-        seen.append(0)
-
-    def counts(session: Session) -> None:
-        seen.append(session.scalar(select(func.count()).select_from(Noted)) or 0)
-
-    def renumbers(session: Session) -> None:
-        session.connection().execute(text("UPDATE noted SET number = 1000 WHERE number = 0"))
-
-    assert run(*[adds_one] * 250, counts, adds_one, renumbers, adds_one)
-    assert seen[250] == 250
-    assert noted(pg_engine) == [*range(1, 250), 251, 252, 1000]
-
-
 def test_an_object_that_another_one_keeps_is_read_anew(pg_engine: Engine, run: Run):
     kept: list[Stock] = []
 
@@ -232,8 +216,7 @@ def test_an_object_that_another_one_keeps_is_read_anew(pg_engine: Engine, run: R
         session.get_one(Stock, 2).left -= 1
 
     assert run(adds_and_keeps, takes_twice)
-    with pg_engine.connect() as connection:
-        assert connection.scalar(select(Stock.left).where(Stock.id == 2)) == 8
+    assert left(pg_engine, 2) == 8
 
 
 @pytest.mark.parametrize("name", ["before_flush", "after_flush", "after_flush_postexec", "pending_to_persistent"])
@@ -269,17 +252,6 @@ def test_rows_that_cannot_be_written_fail_their_own_handler(pg_engine: Engine, r
     with pytest.raises(IntegrityError):
         run(adds, adds_two, reads)
     assert noted(pg_engine) == [7]
-
-
-def test_each_one_finds_what_it_has_added_alone(run: Run):
-    seen: list[int] = []
-
-    def adds_and_looks(session: Session) -> None:
-        session.add(Noted(number=len(seen)))
-        seen.append(len(session.new))
-
-    assert run(*[adds_and_looks] * 3)
-    assert seen == [1, 1, 1]
 
 
 def test_context_variables_and_what_a_flush_makes_of_them_are_its_own(pg_engine: Engine, run: Run):
@@ -322,8 +294,7 @@ def test_a_flush_that_never_comes_to_rest_fails(pg_engine: Engine, run: Run):
             run(takes)
     finally:
         event.remove(Session, "after_flush_postexec", changes)
-    with pg_engine.connect() as connection:
-        assert connection.scalar(select(Stock.left)) == 100
+    assert left(pg_engine) == 100
 
 
 def test_options_of_the_connection_are_its_own(pg_engine: Engine, run: Run):
@@ -347,29 +318,6 @@ def test_a_loaded_object_that_is_kept_can_be_read_by_the_next_one(pg_engine: Eng
     assert kept[0].left == 100
 
 
-@pytest.mark.parametrize("fails", ["a handler", "the commit"])
-def test_an_object_that_was_not_committed_can_be_added_again(pg_engine: Engine, fails: str):
-    kept, times = [Noted(number=n) for n in range(3)], count()
-
-    def adds_kept(session: Session) -> None:
-        session.add(kept[next(times) % 3])
-
-    def breaks(session: Session) -> None:
-        if next(times) == 3:
-            if fails == "a handler":
-                raise ValueError("the first time")
-            session.execute(text("INSERT INTO late VALUES (1), (1)"))
-
-    with pg_engine.begin() as connection:
-        connection.execute(text("CREATE TABLE late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
-    acts = [adds_kept, adds_kept, adds_kept, breaks]
-    if fails == "the commit":
-        with pytest.raises(IntegrityError):
-            run_in(HandlerSession, pg_engine, *acts)
-    run_in(HandlerSession, pg_engine, *acts)
-    assert noted(pg_engine) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
 @pytest.mark.parametrize("in_loop", [False, True], ids=["in threads", "in the loop"])
 async def test_an_object_that_was_built_once_is_written_by_a_later_attempt(
@@ -386,13 +334,11 @@ async def test_an_object_that_was_built_once_is_written_by_a_later_attempt(
 
     start = starter(async_pg_engine, broker, in_loop=in_loop)
     async with start(keeps, concurrency=Concurrency(1, batch=10 if is_batch else 1)) as running:
-        for number in range(6):
-            publish(broker, number, f"m{number}")
-        await running.reaches(processed=6, **({} if is_batch else {"retried": 1}))
+        await running.takes(range(6), processed=6, **({} if is_batch else {"retried": 1}))
     assert noted(pg_engine) == [*range(6)]
 
 
-async def test_options_of_the_driver_are_its_own(async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine):
+async def test_options_of_the_driver_are_its_own(start: Start, pg_engine: Engine):
     handled: list[int] = []
 
     @inbox_handler("Rows", batch=True)
@@ -404,17 +350,13 @@ async def test_options_of_the_driver_are_its_own(async_pg_engine: AsyncEngine, b
         else:
             session.add(Noted(number=driver.execute("SELECT 1").fetchone()[0] * event.number))
 
-    async with starter(async_pg_engine, broker)(handle, concurrency=Concurrency(1, batch=10)) as running:
-        for number in range(5):
-            publish(broker, number, f"m{number}")
-        await running.reaches(processed=5)
+    async with start(handle, concurrency=Concurrency(1, batch=10)) as running:
+        await running.takes(range(5), processed=5)
     assert noted(pg_engine) == [1, 2, 3, 4]
     assert sorted(handled) == [0, 1, 2, 3, 4], "none has failed"
 
 
-async def test_a_generator_that_ends_late_takes_nothing_of_others(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine
-):
+async def test_a_generator_that_ends_late_takes_nothing_of_others(start: Start, pg_engine: Engine):
     async def rows(session: AsyncSession) -> AsyncIterator[int]:
         async with session.begin_nested():
             for row in (await session.execute(text("SELECT generate_series(1, 3)"))).scalars():
@@ -428,10 +370,8 @@ async def test_a_generator_that_ends_late_takes_nothing_of_others(
             return
         session.add(Noted(number=event.number))
 
-    async with starter(async_pg_engine, broker)(handle, concurrency=Concurrency(1, batch=10)) as running:
-        for number in range(9):
-            publish(broker, number, f"m{number}")
-        await running.reaches(processed=9)
+    async with start(handle, concurrency=Concurrency(1, batch=10)) as running:
+        await running.takes(range(9), processed=9)
     assert noted(pg_engine) == [0, 1, 2, 4, 5, 6, 7, 8]
 
 
@@ -466,25 +406,16 @@ async def test_a_migration_costs_one_failure_of_a_connection(
 
     start, policy = starter(async_pg_engine, broker, in_loop=in_loop), ConsumerPolicy(max_attempts=3)
     async with start(handle, concurrency=Concurrency(1), policy=policy) as running:
-
-        async def handled() -> int:
-            return sum(count for outcome, count in running.consumer.outcomes.items() if str(outcome) != "retried")
-
-        for number in range(12):
-            publish(broker, number, f"m{number}")
-        await eventually_async(handled, lambda count: count == 12)
+        await running.takes(range(12), processed=12)
         with pg_engine.begin() as connection:
             connection.execute(text("ALTER TABLE stock ADD colour text"))
-        for number in range(12, 32):
-            publish(broker, number, f"m{number}")
-        await eventually_async(handled, lambda count: count == 32)
-    assert dead_letters(pg_engine) == []
+        await running.takes(range(12, 32), processed=32)
 
 
 @pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_pipeline_that_is_left_open_fails_its_own_message(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, is_batch: bool, fails: bool
+    start: Start, pg_engine: Engine, is_batch: bool, fails: bool
 ):
     kept: list[Any] = []
 
@@ -501,10 +432,8 @@ async def test_a_pipeline_that_is_left_open_fails_its_own_message(
             raise ValueError("its own fault")
 
     options = {"concurrency": Concurrency(1, batch=10 if is_batch else 1), "policy": ConsumerPolicy(max_attempts=1)}
-    async with starter(async_pg_engine, broker)(pipes, **options) as running:
-        for number in range(6):
-            publish(broker, number, f"m{number}")
-        await asyncio.wait_for(running.reaches(processed=5, dead=1), 60)
+    async with start(pipes, **options) as running:
+        await running.takes(range(6), processed=5, dead=1)
     assert noted(pg_engine) == [0, 2, 3, 4, 5]
     for each in kept:
         with suppress(psycopg.Error):

@@ -79,15 +79,3 @@ def test_a_dead_letter_of_the_outbox_is_another_matter(engine: Engine):
     fill(engine, [buried() | {"side": "outbox"}])
     bury(engine, buried())
     assert [row.side for row in letters(engine).values()] == ["outbox", "inbox"]
-
-
-def test_all_that_was_given_is_kept(engine: Engine):
-    bury(engine, buried(payload=b"\xff\x00", error="a\nb", attempts=3))
-    (row,) = letters(engine).values()
-    assert {name: getattr(row, name) for name in statements.dead.BURIED} == buried(
-        payload=b"\xff\x00",
-        error="a\nb",
-        attempts=3,
-    )
-    assert row.dead_at is not None
-    assert not row.parked

@@ -2,14 +2,13 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Retry, ids, inbox_handler, outbox
+from outboxkit import BrokerUnavailable, Message, ids, inbox_handler, outbox
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Relay
 from tests.integration.consumer.running_consumer import (
@@ -17,11 +16,10 @@ from tests.integration.consumer.running_consumer import (
     Ordered,
     Start,
     bill,
-    dead_letters,
     publish,
     starter,
+    subscriber_of,
 )
-from tests.support.delays import WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
@@ -76,21 +74,6 @@ async def test_a_consumer_reads_times_whatever_format_of_dates_the_database_has_
     assert now[0].tzinfo is not None
 
 
-@pytest.mark.parametrize("after", [3000, timedelta(hours=2)], ids=str)
-async def test_a_handler_chooses_the_step_on_which_its_message_waits(
-    start: Start, pg_engine: Engine, broker: PlainClient, after: Any
-):
-    @inbox_handler("Later")
-    def later(session: Session, event: Ordered) -> None:
-        raise Retry("the shop is closed", after=after)
-
-    async with start(later) as consumer:
-        publish(broker, 7, "m")
-        await consumer.reaches(retried=1)
-        assert broker.depth(WAITING[-1]) == 1
-    assert not dead_letters(pg_engine)
-
-
 async def test_a_day_that_has_no_partition_gets_one_when_a_message_of_it_comes(
     start: Start, pg_engine: Engine, broker: PlainClient
 ):
@@ -110,3 +93,33 @@ async def test_a_day_that_has_no_partition_gets_one_when_a_message_of_it_comes(
         wanted = {id_: day, "an id of another kind": "outboxkit_inbox_default"}
         # in a thread, for the consumer's loop must go on while this waits for the partition that is being made
         await eventually_async(lambda: asyncio.to_thread(places), lambda found: found == wanted)
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_lost_connection(
+    broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    async def cancelled(*_: object, **__: object) -> None:
+        await asyncio.sleep(0)
+        raise asyncio.CancelledError
+
+    subscriber = subscriber_of(broker, {"Ordered"})
+    for target in ("aio_pika.Connection.connect", "aio_pika.Channel.declare_queue", "aio_pika.Channel.set_qos"):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, cancelled)
+            with pytest.raises(BrokerUnavailable, match="the connection ended meanwhile"):
+                await subscriber.connect()
+    await subscriber.connect()
+    broker.publish(b"{}", topic="Ordered", message_id="m", type="Ordered")
+    with monkeypatch.context() as patched:
+        patched.setattr("aiormq.Channel.basic_consume", cancelled)
+        with pytest.raises(BrokerUnavailable):
+            await subscriber.receive()
+    await subscriber.connect()
+    delivery = await subscriber.receive()
+    assert delivery is not None
+    asked = asyncio.create_task(subscriber.receive())
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    await subscriber.close()

@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import Engine, insert, select, text, update
+from sqlalchemy import Engine, Update, insert, make_url, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler, tables
 from outboxkit.consumer import ConsumerPolicy
+from outboxkit.runtime import process
 from tests.integration.consumer.running_consumer import Ordered, Start, dead_letters, publish, starter
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -19,6 +21,14 @@ from tests.support.polling import eventually_async
 FIRST, SECOND = 1, 2
 LOOK_SOON, LOOK_LATE = text("SET LOCAL deadlock_timeout = '20ms'"), text("SET LOCAL deadlock_timeout = '1min'")
 """Who looks first for a deadlock is the one whose transaction is given up."""
+COLLIDE_TWICE = """
+CREATE SEQUENCE burials;
+CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('burials') < 3 THEN RAISE EXCEPTION 'collided' USING ERRCODE = 'serialization_failure'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER c BEFORE INSERT ON outboxkit_dead_letter FOR EACH ROW EXECUTE FUNCTION collide();
+"""
 
 
 class Stock(DeclarativeBase):
@@ -54,16 +64,6 @@ def shelves(pg_engine: Engine) -> Engine:
     return pg_engine
 
 
-@pytest.fixture
-def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
-    return starter(async_pg_engine, broker)
-
-
-@pytest.fixture
-def start_serializable(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
-    return starter(async_pg_engine.execution_options(isolation_level="SERIALIZABLE"), broker)
-
-
 def taken(engine: Engine) -> list[int]:
     with engine.connect() as connection:
         return list(connection.execute(select(Shelf.taken).order_by(Shelf.id)).scalars())
@@ -74,14 +74,19 @@ def attempts(engine: Engine) -> Counter[int]:
         return Counter(connection.execute(select(tables.inbox.c.attempts)).scalars())
 
 
+def taking(shelf: int) -> Update:
+    return update(Shelf).where(Shelf.id == shelf).values(taken=Shelf.taken + 1)
+
+
 async def take(session: AsyncSession, shelf: int) -> None:
-    await session.execute(update(Shelf).where(Shelf.id == shelf).values(taken=Shelf.taken + 1))
+    await session.execute(taking(shelf))
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_two_handlers_that_deadlock_are_both_done_at_their_first_attempt(
-    start: Start, shelves: Engine, broker: PlainClient
+    start: Start, shelves: Engine, broker: PlainClient, kind: str
 ):
-    meeting = Meeting(of=2)
+    meeting, threads = Meeting(of=2), threading.Barrier(2)
 
     @inbox_handler("TakeFromBoth")
     async def take_from_both(session: AsyncSession, event: Ordered) -> None:
@@ -90,36 +95,18 @@ async def test_two_handlers_that_deadlock_are_both_done_at_their_first_attempt(
         await meeting.come(event.number)
         await take(session, FIRST + SECOND - event.number)
 
-    async with start(take_from_both) as consumer:
-        publish(broker, FIRST, "a")
-        publish(broker, SECOND, "b")
-        await consumer.reaches(processed=2)
-    assert len(meeting.runs) > 2
-    assert taken(shelves) == [2, 2]
-    assert attempts(shelves) == {1: 2}
-
-
-async def test_two_plain_handlers_that_deadlock_in_threads_are_both_done_too(
-    start: Start, shelves: Engine, broker: PlainClient
-):
-    runs: list[int] = []
-    meeting = threading.Barrier(2)
-
     @inbox_handler("TakeFromBoth")
-    def take_from_both(session: Session, event: Ordered) -> None:
-        runs.append(event.number)
+    def take_in_thread(session: Session, event: Ordered) -> None:
+        meeting.runs.append(event.number)
         session.execute(LOOK_SOON)
-        session.execute(update(Shelf).where(Shelf.id == event.number).values(taken=Shelf.taken + 1))
-        if len(runs) <= 2:
-            meeting.wait(60)
-        other = FIRST + SECOND - event.number
-        session.execute(update(Shelf).where(Shelf.id == other).values(taken=Shelf.taken + 1))
+        session.execute(taking(event.number))
+        if len(meeting.runs) <= 2:
+            threads.wait(60)
+        session.execute(taking(FIRST + SECOND - event.number))
 
-    async with start(take_from_both) as consumer:
-        publish(broker, FIRST, "a")
-        publish(broker, SECOND, "b")
-        await consumer.reaches(processed=2)
-    assert len(runs) > 2
+    async with start(take_from_both if kind == "async def" else take_in_thread) as consumer:
+        await consumer.takes([FIRST, SECOND], processed=2)
+    assert len(meeting.runs) > 2
     assert taken(shelves) == [2, 2]
     assert attempts(shelves) == {1: 2}
 
@@ -156,29 +143,44 @@ async def test_a_batch_that_deadlocks_is_run_again_as_a_whole(start: Start, shel
 
 
 async def test_a_dead_letter_is_written_in_spite_of_conflicts(
-    start_serializable: Start, pg_engine: Engine, broker: PlainClient
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient
 ):
     with pg_engine.begin() as connection:
-        connection.execute(text("CREATE SEQUENCE burials"))
-        connection.execute(
-            text(
-                "CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                "IF nextval('burials') < 3 THEN RAISE EXCEPTION 'collided' USING ERRCODE = 'serialization_failure'; "
-                "END IF; RETURN NEW; END $$"
-            )
-        )
-        connection.execute(
-            text("CREATE TRIGGER c BEFORE INSERT ON outboxkit_dead_letter FOR EACH ROW EXECUTE FUNCTION collide()")
-        )
+        connection.execute(text(COLLIDE_TWICE))
 
     @inbox_handler("Refuse")
     async def refuse(session: AsyncSession, event: Ordered) -> None:
         raise ValueError("never")
 
-    async with start_serializable(refuse, policy=ConsumerPolicy(max_attempts=1)) as consumer:
-        publish(broker, 1, "a")
-        await consumer.reaches(dead=1)
-    assert [letter.message_id for letter in dead_letters(pg_engine)] == ["a"]
+    start = starter(async_pg_engine.execution_options(isolation_level="SERIALIZABLE"), broker)
+    async with start(refuse, policy=ConsumerPolicy(max_attempts=1)) as consumer:
+        await consumer.takes([1], dead=1)
+    assert [letter.message_id for letter in dead_letters(pg_engine)] == ["m1"]
+
+
+async def test_a_lock_that_the_inbox_row_does_not_get_counts_no_attempt(
+    postgresql_url: str, pg_engine: Engine, broker: PlainClient
+):
+    """As under a lock timeout of the consumer's role: no message is to blame."""
+
+    @inbox_handler("Bill")
+    async def bill(session: AsyncSession, event: Ordered) -> None: ...
+
+    url = make_url(postgresql_url).update_query_dict({"options": "-c lock_timeout=50"})
+    engine = process.engine(url.render_as_string(hide_password=False), name="test", pool_size=10)
+    async with starter(engine, broker)(bill, policy=ConsumerPolicy(max_attempts=1)) as consumer:
+        with capture_logs() as said, pg_engine.begin() as locking:
+            locking.execute(text("LOCK TABLE outboxkit_inbox IN ACCESS EXCLUSIVE MODE"))
+            publish(broker, 1, "m-1")
+
+            async def is_met() -> bool:
+                is_away = any(line["event"] == "database is away, waiting" for line in said)
+                return is_away or consumer.consumer.outcomes.total() > 0
+
+            await eventually_async(is_met)
+        await consumer.reaches(processed=1)
+    await engine.dispose()
+    assert (attempts(pg_engine), dead_letters(pg_engine)) == ({1: 1}, [])
 
 
 def publish_before_there_is_a_consumer(broker: PlainClient, *numbers: int) -> None:

@@ -1,9 +1,7 @@
 """`consume --drain` on a real broker: pushed its messages as a live consumer is, and ended when nothing is left."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -13,36 +11,22 @@ from structlog.testing import capture_logs
 from outboxkit import BrokerUnavailable, Outcome, Retry, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.topology import retry_queue
-from outboxkit.consumer import Concurrency, Consumer
-from tests.integration.consumer.running_consumer import Ordered, behind_proxy, processed, publish
+from outboxkit.consumer import Consumer
+from tests.integration.consumer.running_consumer import (
+    Ordered,
+    behind_proxy,
+    consumer_of,
+    declare,
+    processed,
+    publish,
+    subscriber_of,
+)
 from tests.support.delays import DELAYS, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
 ACK_FRAME_BYTES = 21
 GIVEN_UP_SECONDS = 60.0
-
-
-def subscriber_of(
-    broker: PlainClient, *, ordered: bool = False, prefetch: int = 64, declare: bool = True
-) -> RabbitSubscriber:
-    exchange, topics = broker.exchange if declare else None, ["Ordered"]
-    options: dict[str, Any] = {"delays": DELAYS, "ordered": ordered, "prefetch": prefetch}
-    return RabbitSubscriber(broker.url, broker.queue, exchange=exchange, topics=topics, **options)
-
-
-def consumer_of(
-    engine: AsyncEngine, broker: PlainClient, function: Callable[..., Any], *, ordered: bool = False
-) -> Consumer:
-    handler, concurrency = inbox.handler_of(function), Concurrency(4, batch=50, ordered=ordered)
-    subscriber = subscriber_of(broker, ordered=ordered, prefetch=concurrency.prefetch([handler]))
-    return Consumer(engine, subscriber, [handler], queue=broker.queue, concurrency=concurrency)
-
-
-async def declare(broker: PlainClient, *, ordered: bool = False) -> None:
-    subscriber = subscriber_of(broker, ordered=ordered)
-    await subscriber.connect()
-    await subscriber.close()
 
 
 def publish_all(broker: PlainClient, numbers: range) -> None:
@@ -66,9 +50,9 @@ async def test_several_drains_leave_nothing_of_what_was_there_and_of_what_comes_
         if event.number == 7:
             raise Retry("later", after=3600)
 
-    await declare(broker)
+    await declare(broker, {"Ordered"})
     publish_all(broker, range(300))
-    killed = subscriber_of(broker)  # a consumer that dies with 64 messages in its hands
+    killed = subscriber_of(broker, {"Ordered"}, prefetch=64)  # a consumer that dies with 64 messages in its hands
     await killed.connect()
     await killed.receive()
     await killed.close()
@@ -90,7 +74,7 @@ async def test_a_drain_of_an_ordered_queue_ends_though_another_consumer_is_the_a
     @inbox_handler("Count")
     async def count(session: AsyncSession, event: Ordered) -> None: ...
 
-    active = subscriber_of(broker, ordered=True)
+    active = subscriber_of(broker, {"Ordered"}, ordered=True, prefetch=64)
     await active.connect()
     publish_all(broker, range(1))
     first = await active.receive()
@@ -120,7 +104,7 @@ async def test_a_drain_of_an_ordered_queue_takes_all_of_it_in_order(async_pg_eng
     async def note(session: AsyncSession, event: Ordered) -> None:
         seen.append(event.number)
 
-    await declare(broker, ordered=True)
+    await declare(broker, {"Ordered"}, ordered=True)
     properties = {"type": "Ordered", "headers": {"outboxkit-key": "k"}}
     messages = [(b'{"number":%d}' % number, properties | {"message_id": f"m-{number}"}) for number in range(100)]
     broker.publish_all(messages, topic="Ordered")
@@ -149,7 +133,7 @@ async def test_a_stop_while_it_asks_for_the_length_of_the_queue_still_acks_what_
         async def is_stopping() -> bool:
             return any("stopping when" in line["event"] for line in said)
 
-        await declare(broker)
+        await declare(broker, {"Ordered"})
         publish_all(broker, range(1))
         draining = asyncio.create_task(consumer_of(async_pg_engine, through, note).drain(stop))
         await eventually_async(sent, lambda count: count > ACK_FRAME_BYTES)
@@ -174,7 +158,8 @@ async def test_a_drain_gives_up_a_retry_queue_that_takes_no_copy(async_pg_engine
     )
     broker.publish(b"", queue=full)
     publish(broker, 1, "m", queue=broker.bind("Ordered", arguments={"x-queue-type": "quorum"}))
-    subscriber, patience = subscriber_of(broker, declare=False), timedelta(seconds=0.5)
+    subscriber = RabbitSubscriber(broker.url, broker.queue, exchange=None, topics=["Ordered"], delays=DELAYS)
+    patience = timedelta(seconds=0.5)
     consumer = Consumer(async_pg_engine, subscriber, [inbox.handler_of(fail)], queue=broker.queue, patience=patience)
     async with asyncio.timeout(GIVEN_UP_SECONDS):
         with pytest.raises(BrokerUnavailable, match=r"took no copy of a message within 0\.5 s"):
@@ -197,9 +182,9 @@ async def test_a_drain_gives_up_a_broker_that_is_lost_again_and_again(
             await eventually_async(is_lost)
             raise Retry("later", after=3600)
 
-        await declare(broker)
+        await declare(broker, {"Ordered"})
         publish_all(broker, range(1))
-        subscriber, patience = subscriber_of(through), timedelta(seconds=0.2)
+        subscriber, patience = subscriber_of(through, {"Ordered"}), timedelta(seconds=0.2)
         consumer = Consumer(async_pg_engine, subscriber, [inbox.handler_of(cut)], queue=broker.queue, patience=patience)
         async with asyncio.timeout(GIVEN_UP_SECONDS):
             with pytest.raises(BrokerUnavailable):

@@ -2,24 +2,32 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import capture_logs
 
 from outboxkit import Message, Reject, Retry, inbox_handler, tables
-from tests.integration.consumer.running_consumer import Ordered, Start, behind_proxy, processed, publish, starter
-from tests.support.delays import WAITING
+from outboxkit.brokers.rabbitmq import confirm_channel, copies
+from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
+from tests.integration.consumer.running_consumer import (
+    Ordered,
+    Start,
+    behind_proxy,
+    processed,
+    publish,
+    starter,
+    subscriber_of,
+)
+from tests.support.delays import DELAYS, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
 SHORT, _, LONG = WAITING
-
-
-@pytest.fixture
-def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
-    return starter(async_pg_engine, broker)
 
 
 def attempts(engine: Engine) -> dict[str, int]:
@@ -29,9 +37,8 @@ def attempts(engine: Engine) -> dict[str, int]:
         return {row.handler: row.attempts for row in connection.execute(asked)}
 
 
-async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_it_is(
-    start: Start, pg_engine: Engine, broker: PlainClient
-):
+def two_handlers(error: Exception) -> tuple[Counter[str], Callable[..., Any], Callable[..., Any]]:
+    """How often they ran, one that succeeds and one that fails twice first."""
     runs = Counter[str]()
 
     @inbox_handler("Succeed")
@@ -42,7 +49,15 @@ async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_i
     async def fail_twice(session: AsyncSession, event: Ordered) -> None:
         runs["FailTwice"] += 1
         if runs["FailTwice"] <= 2:
-            raise Retry("later", after=3600)
+            raise error
+
+    return runs, succeed, fail_twice
+
+
+async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_it_is(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    runs, succeed, fail_twice = two_handlers(Retry("later", after=3600))
 
     @inbox_handler("Refuse")
     async def refuse(session: AsyncSession, event: Ordered) -> None:
@@ -78,17 +93,7 @@ async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_i
 
 
 async def test_its_step_is_deleted_before_it_can_be_put_there(start: Start, pg_engine: Engine, broker: PlainClient):
-    runs = Counter[str]()
-
-    @inbox_handler("Succeed")
-    async def succeed(session: AsyncSession, event: Ordered) -> None:
-        runs["Succeed"] += 1
-
-    @inbox_handler("FailTwice")
-    async def fail_twice(session: AsyncSession, event: Ordered) -> None:
-        runs["FailTwice"] += 1
-        if runs["FailTwice"] <= 2:
-            raise RuntimeError("not yet")
+    runs, succeed, fail_twice = two_handlers(RuntimeError("not yet"))
 
     async with start(succeed, fail_twice) as consumer:
         broker.delete_queue(SHORT)
@@ -133,3 +138,33 @@ async def test_its_confirm_gets_lost(async_pg_engine: AsyncEngine, pg_engine: En
             await consumer.reaches(retried=1, processed=1, duplicate=1)
     assert processed(pg_engine) == [("FailOnce", "m")]
     assert attempts(pg_engine) == {"FailOnce": 1}
+
+
+async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(copies, "OLD_CONNECTION_SECONDS", 0.0)
+    trackers = []
+
+    class Estranged(ConfirmTracker):
+        """As a channel that has lost sight of its queue's leader: the first one reads every confirm as a nack."""
+
+        def __init__(self, on_change: Callable[[], None]) -> None:
+            super().__init__(on_change)
+            trackers.append(self)
+
+        def ack(self, tag: int, *, multiple: bool) -> None:
+            (super().nack if trackers[0] is self else super().ack)(tag, multiple=multiple)
+
+    monkeypatch.setattr(confirm_channel, "ConfirmTracker", Estranged)
+    subscriber = subscriber_of(broker, {"Ordered"})
+    await subscriber.connect()
+    for number in range(5):
+        broker.publish(b"{}", topic="Ordered", message_id=str(number), type="Ordered")
+    deliveries = [await subscriber.receive() for _ in range(5)]
+    with capture_logs() as said:
+        assert await asyncio.gather(*(each.retry() for each in deliveries if each)) == [DELAYS[0]] * 5
+    assert len(trackers) == 2, "all of them on one fresh connection"
+    assert said == [], "a nack that a fresh connection mends is not worth a line"
+    await subscriber.connect()
+    assert subscriber._channel is not None
+    assert subscriber._channel.lost is None
+    await subscriber.close()

@@ -21,6 +21,7 @@ from tests.integration.consumer.running_consumer import (
     publish,
     starter,
 )
+from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 
 ALWAYS = text("DO $$ BEGIN RAISE EXCEPTION 'as in a deadlock' USING ERRCODE = 'deadlock_detected'; END $$")
@@ -86,7 +87,7 @@ async def test_a_failed_message_comes_back_and_leaves_nothing_behind(way: Way, p
         if run < 3:
             raise ValueError("not yet")
 
-    async with way.start(way.handler(fail_twice)) as consumer:
+    async with way.start(way.handler(fail_twice), policy=ConsumerPolicy(delays=DELAYS)) as consumer:
         way.publish(MINE)
         await consumer.reaches(retried=2, processed=1)
     assert (processed(pg_engine), effects(pg_engine)) == ([("Work", f"m{MINE}")], 1)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -12,25 +11,14 @@ from faststream.rabbit import ExchangeType, QueueType, RabbitBroker, RabbitExcha
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, tables
+from outboxkit import Message, inbox, inbox_handler, outbox, tables
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
+from tests.integration.consumer.running_consumer import Billed, Ordered, publish
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
 EFFECTS = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("order_id", Integer))
-
-
-@event("Ordered")
-@dataclass(frozen=True)
-class Ordered:
-    number: int
-
-
-@event("Billed")
-@dataclass(frozen=True)
-class Billed:
-    number: int
 
 
 @pytest.fixture(autouse=True)
@@ -81,73 +69,40 @@ async def running(engine: AsyncEngine, broker: PlainClient, handler: object) -> 
 
 
 async def committed(engine: AsyncEngine) -> tuple[list[int], list[tuple[object, ...]], list[str]]:
-    """The effects, what is in the outbox and why, and which messages the inbox knows."""
+    """The effects, what the handler has added to the outbox and why, and which messages the inbox knows."""
     columns = tables.outbox.c
+    added = select(columns.causation_id, columns.correlation_id).where(columns.type == "Billed")
     async with AsyncSession(engine) as session:
         return (
-            list(await session.scalars(select(EFFECTS.c.order_id).order_by(EFFECTS.c.id))),
-            [
-                tuple(row)
-                for row in await session.execute(
-                    select(columns.type, columns.causation_id, columns.correlation_id).order_by(columns.position)
-                )
-            ],
-            list(await session.scalars(select(tables.inbox.c.message_id).order_by(tables.inbox.c.message_id))),
+            list(await session.scalars(select(EFFECTS.c.order_id))),
+            [tuple(row) for row in await session.execute(added)],
+            list(await session.scalars(select(tables.inbox.c.message_id))),
         )
 
 
-@inbox_handler("BillOrder")
-async def bill(session: AsyncSession, event: Ordered) -> None:
-    await session.execute(insert(EFFECTS).values(order_id=event.number))
-    outbox.add(session, Billed(event.number))
-
-
-async def test_duplicates_have_one_effect(async_pg_engine: AsyncEngine, broker: PlainClient):
-    first, second = ids.new(), "of-a-foreign-client"
-    async with running(async_pg_engine, broker, bill) as outcomes:
-        for id_ in (first, second, first, first, second):
-            broker.publish(b'{"number": 7}', topic="Ordered", message_id=id_, type="Ordered", correlation_id="story")
-        await eventually_async(lambda: asyncio.sleep(0, len(outcomes)), lambda count: count == 5)
-    assert sorted(outcomes) == ["duplicate"] * 3 + ["processed"] * 2
-    effects, added, known = await committed(async_pg_engine)
-    assert effects == [7, 7]
-    assert sorted(added) == sorted([("Billed", first, "story"), ("Billed", second, "story")])
-    assert known == sorted([first, second])
-    assert broker.depth() == 0
-
-
-async def test_a_handler_that_fails_leaves_nothing_and_the_message_comes_again(
+async def test_a_message_of_the_relay_comes_again_until_it_is_handled_and_has_its_effect_once(
     async_pg_engine: AsyncEngine, broker: PlainClient
 ):
     failures = [ValueError("first"), ValueError("second")]
 
     @inbox_handler("BillOrder")
-    async def fails_twice(session: AsyncSession, event: Ordered) -> None:
-        await bill(session, event)
+    async def bill(session: AsyncSession, event: Ordered) -> None:
+        await session.execute(insert(EFFECTS).values(order_id=event.number))
+        outbox.add(session, Billed(event.number))
         await session.flush()
         if failures:
             assert await committed(async_pg_engine) == ([], [], [])
             raise failures.pop()
 
-    async with running(async_pg_engine, broker, fails_twice) as outcomes:
-        broker.publish(b'{"number": 8}', topic="Ordered", message_id="m", type="Ordered")
-        await eventually_async(lambda: asyncio.sleep(0, len(outcomes)), lambda count: count == 3)
-    assert [str(outcome) for outcome in outcomes] == ["second", "first", "processed"]
-    assert await committed(async_pg_engine) == ([8], [("Billed", "m", "m")], ["m"])
-    assert broker.depth() == 0
-
-
-async def test_what_the_relay_published_is_handled_and_carries_on_its_story(
-    async_pg_engine: AsyncEngine, broker: PlainClient
-):
     async with running(async_pg_engine, broker, bill) as outcomes:
         async with AsyncSession(async_pg_engine) as session, session.begin():
-            added = outbox.add(
-                session, Ordered(9), headers={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
-            )
+            id_ = outbox.add(session, Ordered(8), headers={"tenant": "a"}).id
         publisher = process.publisher(broker.url, exchange=broker.exchange, timeout=timedelta(seconds=10))
         await Relay(async_pg_engine, publisher, batch_size=10).drain(asyncio.Event())
         await publisher.close()
-        await eventually_async(lambda: asyncio.sleep(0, outcomes))
-    assert outcomes == ["processed"]
-    assert await committed(async_pg_engine) == ([9], [("Billed", added.id, added.id)], [added.id])
+        await eventually_async(lambda: asyncio.sleep(0, len(outcomes)), lambda count: count == 3)
+        publish(broker, 8, id_)
+        await eventually_async(lambda: asyncio.sleep(0, len(outcomes)), lambda count: count == 4)
+    assert [str(outcome) for outcome in outcomes] == ["second", "first", "processed", "duplicate"]
+    assert await committed(async_pg_engine) == ([8], [(id_, id_)], [id_])
+    assert broker.depth() == 0

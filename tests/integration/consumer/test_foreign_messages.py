@@ -17,7 +17,7 @@ from outboxkit.codec.envelopes import CloudEvents, Envelope, Reader
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Resolved, Selection
 from outboxkit.relay import Relay
-from tests.integration.consumer.running_consumer import dead_letters, processed, subscriber_of
+from tests.integration.consumer.running_consumer import dead_letters, declare, processed, subscriber_of
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -27,6 +27,7 @@ from tests.unit.codec.envelopes.test_envelope import CONTENT_TYPES, HOSTILE_DOCU
 NAME = "OrderConfirmed"
 AGES = timedelta(days=36_500)
 """The retention: the samples have a time of their own."""
+SINGLE, ORDERED = Concurrency(8), Concurrency(4, ordered=True)
 
 
 def till(envelope: Envelope) -> Message | None:
@@ -83,22 +84,21 @@ async def drain(
     handled: Handled,
     readers: tuple[Reader, ...],
     *,
-    retention: timedelta = AGES,
+    concurrency: Concurrency = SINGLE,
+    **rules: Any,
 ) -> dict[str, int]:
     """The outcomes of a consumer that handles what is there."""
-    subscriber = subscriber_of(broker, {"#"})
-    policy = ConsumerPolicy(retention=retention, delays=DELAYS)
-    consumer = Consumer(engine, subscriber, [handled.handler], queue=broker.queue, policy=policy, readers=readers)
-    done = await consumer.drain(asyncio.Event())
+    subscriber = subscriber_of(broker, {"#"}, ordered=concurrency.ordered)
+    policy = ConsumerPolicy(**{"retention": AGES, "delays": DELAYS} | rules)
+    options = {"queue": broker.queue, "policy": policy, "readers": readers, "concurrency": concurrency}
+    done = await Consumer(engine, subscriber, [handled.handler], **options).drain(asyncio.Event())
     return {str(outcome): count for outcome, count in done.outcomes.items()}
 
 
 @pytest.fixture
 async def bound(broker: PlainClient) -> PlainClient:
     """A broker whose queue gets every routing key."""
-    subscriber = subscriber_of(broker, {"#"})
-    await subscriber.connect()
-    await subscriber.close()
+    await declare(broker, {"#"})
     return broker
 
 
@@ -115,25 +115,22 @@ async def test_each_system_is_read_and_a_duplicate_recognised(
     assert dead_letters(pg_engine) == []
 
 
-async def test_an_alias_is_the_foreign_name(async_pg_engine: AsyncEngine, bound: PlainClient):
+async def test_an_alias_is_the_foreign_name(async_pg_engine: AsyncEngine, bound: PlainClient, handled: Handled):
     @event("OrderAccepted", aliases=("com.example.order.confirmed",))
     @dataclass(frozen=True)
     class OrderAccepted:
         order_id: int
 
-    handled: list[int] = []
+    numbers: list[int] = []
 
     @inbox_handler("Accept")
     async def accept(session: AsyncSession, event: OrderAccepted) -> None:
-        handled.append(event.order_id)
+        numbers.append(event.order_id)
 
+    handled.handler = inbox.handler_of(accept)
     send(bound, samples.STRUCTURED)
-    subscriber, readers = subscriber_of(bound, {"#"}), (CloudEvents(),)
-    policy = ConsumerPolicy(retention=AGES, delays=DELAYS)
-    handlers = [inbox.handler_of(accept)]
-    consumer = Consumer(async_pg_engine, subscriber, handlers, queue=bound.queue, policy=policy, readers=readers)
-    await consumer.drain(asyncio.Event())
-    assert handled == [7]
+    await drain(async_pg_engine, bound, handled, (CloudEvents(),))
+    assert numbers == [7]
 
 
 async def test_a_retry_comes_back_in_its_envelope(async_pg_engine: AsyncEngine, bound: PlainClient, handled: Handled):
@@ -232,18 +229,13 @@ async def test_what_the_relay_writes_as_cloud_events_keeps_its_id(
 
 @pytest.mark.parametrize(
     "concurrency",
-    [Concurrency(8), pytest.param(Concurrency(4, ordered=True), marks=pytest.mark.night)],
+    [SINGLE, pytest.param(ORDERED, marks=pytest.mark.night)],
     ids=["single", "ordered"],
 )
 async def test_hostile_envelopes_stop_nothing(
     async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, handled: Handled, concurrency: Concurrency
 ):
-    subscriber = subscriber_of(broker, {"#"})
-    if concurrency.ordered:
-        subscriber._queues = type(subscriber._queues)(
-            broker.queue, broker.exchange, ["#"], DELAYS, ordered=True, vhost=subscriber._queues.vhost
-        )
-    await subscriber.connect()
+    await declare(broker, {"#"}, ordered=concurrency.ordered)
     count = 0
     for body in HOSTILE_DOCUMENTS:
         for content_type in CONTENT_TYPES:
@@ -254,24 +246,8 @@ async def test_hostile_envelopes_stop_nothing(
         send(broker, Envelope(samples.BODY, headers=headers, content_type="application/json"))
         count += 1
     send(broker, replace(RECEIPT, headers={"receipt": "healthy"}))
-    policy = ConsumerPolicy(max_attempts=1, retention=AGES, delays=DELAYS)
-    consumer = Consumer(
-        *(async_pg_engine, subscriber, [handled.handler]),
-        queue=broker.queue,
-        concurrency=concurrency,
-        policy=policy,
-        readers=READERS,
-    )
-    stop = asyncio.Event()
-    running = asyncio.create_task(consumer.run(stop))
-
-    async def settled() -> int:
-        return consumer.outcomes.total()
-
-    await eventually_async(settled, lambda total: total == count + 1)
-    assert not running.done()
-    stop.set()
-    await running
+    outcomes = await drain(async_pg_engine, broker, handled, READERS, concurrency=concurrency, max_attempts=1)
+    assert sum(outcomes.values()) == count + 1
     assert ("Note", "till-healthy") in processed(pg_engine)
     letters = dead_letters(pg_engine)
     assert {letter.reason for letter in letters} <= {"malformed", "undecodable", "no handler"}

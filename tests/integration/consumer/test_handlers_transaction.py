@@ -1,8 +1,9 @@
-"""The transaction of a handler belongs to its consumer, whatever the handler says in SQL, and in whatever driver."""
+"""The transaction and the session of a handler belong to its consumer, whatever the handler says in SQL or a driver."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Literal, get_args
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 from psycopg.rows import dict_row
@@ -10,11 +11,14 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 from structlog.testing import capture_logs
 
 from outboxkit import Message, Outcome, Reject, TransactionRequired, inbox, inbox_handler
 from outboxkit.consumer import Concurrency, ConsumerPolicy
-from tests.integration.consumer.running_consumer import Ordered, Running, dead_letters, publish, starter
+from outboxkit.database.transaction import HandlerSession
+from outboxkit.runtime import process
+from tests.integration.consumer.running_consumer import Ordered, Running, dead_letters, starter
 from tests.support.plain_client import PlainClient
 
 Act = Callable[[Session], object]
@@ -37,7 +41,16 @@ ENDS: dict[str, Act] = {
     "rollback and chain": sql("ROLLBACK AND CHAIN"),
     "rollback behind a comment": lambda session: session.execute(text("/* tidy */ ROLLBACK AND CHAIN")),
     "rollback and begin": sql("ROLLBACK; BEGIN"),
+    "driver": lambda session: driver_of(session).commit(),
 }
+
+
+def driver_of(session: Session) -> Any:
+    return session.connection().connection.driver_connection
+
+
+def message(id_: str) -> Message:
+    return Message(id=id_, type="Ordered", payload=b'{"number":1}')
 
 
 def note(session: Session, what: str) -> None:
@@ -45,26 +58,23 @@ def note(session: Session, what: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def noted(pg_engine: Engine) -> Iterator[Callable[[], list[str]]]:
+def _noted(pg_engine: Engine) -> Iterator[None]:
     with pg_engine.begin() as connection:
         connection.execute(text("CREATE TABLE noted (what text)"))
-
-    def read() -> list[str]:
-        with pg_engine.connect() as connection:
-            return list(connection.execute(text("SELECT what FROM noted ORDER BY 1")).scalars())
-
-    yield read
+    yield
     with pg_engine.begin() as connection:
         connection.execute(text("DROP TABLE noted"))
 
 
-def remembered(engine: Engine) -> int:
+def committed(engine: Engine) -> tuple[list[str], int]:
+    """What handlers have noted, and how many messages the inbox knows."""
     with engine.connect() as connection:
-        return int(connection.execute(text("SELECT count(*) FROM outboxkit_inbox")).scalar_one())
+        noted = connection.execute(text("SELECT what FROM noted ORDER BY 1")).scalars().all()
+        return list(noted), connection.execute(text("SELECT count(*) FROM outboxkit_inbox")).scalar_one()
 
 
-def ending(act: Act, **options: Any) -> Any:
-    @inbox_handler("Ends", **options)
+def ending(act: Act) -> Any:
+    @inbox_handler("Ends")
     def ends(session: Session, event: Ordered) -> None:
         note(session, "before")
         act(session)
@@ -73,38 +83,55 @@ def ending(act: Act, **options: Any) -> Any:
     return ends
 
 
-def with_driver(session: Session) -> None:
-    driver: Any = session.connection().connection.driver_connection
-    driver.commit()
-
-
-@pytest.mark.parametrize("name", [*ENDS, "driver"])
-def test_run_once_refuses_it(pg_engine: Engine, noted: Callable[[], list[str]], name: str):
-    act = ENDS.get(name, with_driver)
+@pytest.mark.parametrize("name", ENDS)
+def test_run_once_refuses_it(pg_engine: Engine, name: str):
     with Session(pg_engine) as session, pytest.raises((TransactionRequired, Exception)) as raised, session.begin():
-        inbox.run_once(session, Message(id="m", type="Ordered", payload=b'{"number":1}'), ending(act))
+        inbox.run_once(session, message("m"), ending(ENDS[name]))
     if name not in ("a block", "two phases"):
         assert isinstance(raised.value, TransactionRequired)
         assert "handler 'Ends' ended the transaction" in str(raised.value)
-    assert (noted(), remembered(pg_engine)) == ([], 0)
+    assert committed(pg_engine) == ([], 0)
 
 
-Place = Literal["thread", "loop", "batch in a thread", "batch in the loop"]
-PLACES: tuple[Place, ...] = get_args(Place)
-ONE_OF_EACH = [
-    pytest.param(place, marks=[] if place in ("thread", "batch in the loop") else [pytest.mark.night])
-    for place in PLACES
-]
-"""By day in a thread and in the loop, and of these one alone and one in a batch."""
+def in_places(*by_day: str, by_night: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Where a handler runs: in a thread or in the event loop, alone or in a batch."""
+    night = [pytest.param(place, marks=pytest.mark.night) for place in by_night]
+    return pytest.mark.parametrize("place", [*by_day, *night])
 
 
-def consume(
-    engine: AsyncEngine, broker: PlainClient, place: Place, handler: Any, policy: ConsumerPolicy | None = None
-) -> AbstractAsyncContextManager[Running]:
-    """A consumer that runs this handler, one message or one batch at a time."""
-    concurrency = Concurrency(1, batch=10 if place.startswith("batch") else 1)
-    start = starter(engine, broker, in_loop=place.endswith("loop"))
-    return start(handler, concurrency=concurrency, policy=policy or ConsumerPolicy())
+BATCHES = ("batch in a thread", "batch in the loop")
+everywhere = in_places("thread", "loop", *BATCHES)
+one_of_each = in_places("thread", "batch in the loop", by_night=("loop", "batch in a thread"))
+
+
+@dataclass
+class Work:
+    """A consumer in one of these places. It takes one message or one batch at a time."""
+
+    engine: AsyncEngine
+    broker: PlainClient
+    place: str
+
+    def consumed_by(
+        self, act: Callable[[Session, int], object], max_attempts: int = 2
+    ) -> AbstractAsyncContextManager[Running]:
+        """A consumer whose handler does this for the number of each message."""
+
+        @inbox_handler("Acts", batch=self.place.startswith("batch"))
+        def acts(session: Session, event: Ordered) -> None:
+            act(session, event.number)
+
+        return self.consumer(acts, max_attempts)
+
+    def consumer(self, handler: Any, max_attempts: int = 2) -> AbstractAsyncContextManager[Running]:
+        start = starter(self.engine, self.broker, in_loop=self.place.endswith("loop"))
+        concurrency = Concurrency(1, batch=10 if self.place.startswith("batch") else 1)
+        return start(handler, concurrency=concurrency, policy=ConsumerPolicy(max_attempts=max_attempts))
+
+
+@pytest.fixture
+def work(async_pg_engine: AsyncEngine, broker: PlainClient, place: str) -> Work:
+    return Work(async_pg_engine, broker, place)
 
 
 KINDS = (
@@ -114,82 +141,43 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids=["commit", "rollback"])
-@pytest.mark.parametrize("place", PLACES)
-async def test_a_consumer_retries_and_buries_it(
-    async_pg_engine: AsyncEngine,
-    broker: PlainClient,
-    pg_engine: Engine,
-    noted: Callable[[], list[str]],
-    place: Place,
-    kinds: tuple[str, ...],
-):
+@everywhere
+async def test_a_consumer_retries_and_buries_it(work: Work, pg_engine: Engine, kinds: tuple[str, ...]):
     """Nothing is committed, no retry counts as a duplicate, and others of a batch are handled."""
-    acts = [ENDS[name] for name in kinds]
+    count = len(kinds)
 
-    @inbox_handler("Ends", batch=place.startswith("batch"))
-    def ends(session: Session, event: Ordered) -> None:
-        if event.number < len(acts):
+    def ends(session: Session, number: int) -> None:
+        if number < count:
             note(session, "before")
-            acts[event.number](session)
-        note(session, f"order {event.number}")
+            ENDS[kinds[number]](session)
+        note(session, f"order {number}")
 
-    async with consume(async_pg_engine, broker, place, ends, ConsumerPolicy(max_attempts=2)) as consumer:
-        for number in range(len(acts) + 3):
-            publish(broker, number, f"m{number}")
-        await consumer.reaches(retried=len(acts), dead=len(acts), processed=3)
-    assert noted() == [f"order {len(acts) + number}" for number in range(3)]
-    assert remembered(pg_engine) == 3
+    async with work.consumed_by(ends) as consumer:
+        await consumer.takes(range(count + 3), retried=count, dead=count, processed=3)
+    assert committed(pg_engine) == ([f"order {count + number}" for number in range(3)], 3)
     letters = dead_letters(pg_engine)
-    assert len(letters) == len(acts)
+    assert len(letters) == count
     assert all("ended the transaction that holds its inbox row" in str(letter) for letter in letters)
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place.startswith("batch")])
+@in_places(*BATCHES)
 async def test_others_of_a_batch_are_handled_once_whatever_two_handlers_say_one_after_the_other(
-    async_pg_engine: AsyncEngine,
-    broker: PlainClient,
-    pg_engine: Engine,
-    noted: Callable[[], list[str]],
-    place: Place,
+    work: Work, pg_engine: Engine
 ):
     """Behind a ROLLBACK AND CHAIN is no guard: the COMMIT of the next one would keep what the others do."""
-    said = ("ROLLBACK AND CHAIN", "", "COMMIT AND CHAIN", "")
+    said = {0: "ROLLBACK AND CHAIN", 2: "COMMIT AND CHAIN"}
 
-    @inbox_handler("Ends", batch=True)
-    def ends(session: Session, event: Ordered) -> None:
-        act = said[event.number % 4]
-        if act:
-            session.connection().exec_driver_sql(act)
-        note(session, f"order {event.number}")
+    def ends(session: Session, number: int) -> None:
+        if number % 2 == 0:
+            sql(said[number % 4])(session)
+        note(session, f"order {number:02}")
 
-    async with consume(async_pg_engine, broker, place, ends, ConsumerPolicy(max_attempts=1)) as consumer:
-        for number in range(40):
-            publish(broker, number, f"m{number}")
-        await consumer.reaches(dead=20, processed=20)
-    assert sorted(noted()) == sorted(f"order {number}" for number in range(1, 40, 2))
-    assert remembered(pg_engine) == 20
+    async with work.consumed_by(ends, max_attempts=1) as consumer:
+        await consumer.takes(range(40), dead=20, processed=20)
+    assert committed(pg_engine) == ([f"order {number:02}" for number in range(1, 40, 2)], 20)
 
 
-async def test_an_async_handler_neither(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, noted: Callable[[], list[str]]
-):
-    acts = ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"]
-
-    @inbox_handler("Ends")
-    async def ends(session: AsyncSession, event: Ordered) -> None:
-        connection = await session.connection()
-        await connection.execute(text("INSERT INTO noted VALUES ('before')"))
-        await connection.exec_driver_sql(acts[event.number])
-        await connection.execute(text("INSERT INTO noted VALUES ('after')"))
-
-    async with consume(async_pg_engine, broker, "loop", ends, ConsumerPolicy(max_attempts=2)) as consumer:
-        for number in range(2):
-            publish(broker, number, f"m{number}")
-        await consumer.reaches(retried=2, dead=2)
-    assert (noted(), remembered(pg_engine)) == ([], 0)
-
-
-def test_what_belongs_to_a_handler_stays_its_own(pg_engine: Engine, noted: Callable[[], list[str]]):
+def test_what_belongs_to_a_handler_stays_its_own(pg_engine: Engine):
     """Savepoints, a handler that calls another one, constraints that it names; and the caller's next messages."""
 
     def inner(session: Session) -> None:
@@ -197,34 +185,27 @@ def test_what_belongs_to_a_handler_stays_its_own(pg_engine: Engine, noted: Calla
         with session.begin_nested() as savepoint:
             note(session, "undone")
             savepoint.rollback()
-        message = Message(id="inner", type="Ordered", payload=b'{"number":1}')
-        assert inbox.run_once(session, message, ending(lambda _: None)) is Outcome.PROCESSED
+        assert inbox.run_once(session, message("inner"), ending(lambda _: None)) is Outcome.PROCESSED
 
     with pg_engine.begin() as connection:
         connection.execute(text("ALTER TABLE noted ADD id bigserial, ADD CONSTRAINT noted_once UNIQUE (id) DEFERRABLE"))
     with Session(pg_engine) as session, session.begin():
         for number in range(3):
-            message = Message(id=f"m{number}", type="Ordered", payload=b'{"number":1}')
             with pytest.raises(ZeroDivisionError), session.begin_nested():
-                inbox.run_once(session, message, ending(lambda _: 1 // 0))
-            inbox.run_once(session, message, ending(inner if number == 0 else lambda _: None))
-    assert noted() == ["after"] * 4 + ["before"] * 4
-    assert remembered(pg_engine) == 4
+                inbox.run_once(session, message(f"m{number}"), ending(lambda _: 1 // 0))
+            inbox.run_once(session, message(f"m{number}"), ending(inner if number == 0 else lambda _: None))
+    assert committed(pg_engine) == (["after"] * 4 + ["before"] * 4, 4)
 
 
-def test_reset_all_ends_nothing_and_each_run_of_a_transaction_is_guarded(
-    pg_engine: Engine, noted: Callable[[], list[str]]
-):
-    handled, other = (Message(id=id_, type="Ordered", payload=b'{"number":1}') for id_ in ("handled", "other"))
+def test_reset_all_ends_nothing_and_each_run_of_a_transaction_is_guarded(pg_engine: Engine):
     with Session(pg_engine) as session, session.begin():
         for outcome in (Outcome.PROCESSED, Outcome.DUPLICATE):
-            assert inbox.run_once(session, handled, ending(sql("RESET ALL"))) is outcome
+            assert inbox.run_once(session, message("handled"), ending(sql("RESET ALL"))) is outcome
     with Session(pg_engine) as session, session.begin():
-        new = Message(id="new", type="Ordered", payload=b'{"number":1}')
-        assert inbox.run_once(session, new, ending(lambda _: None)) is Outcome.PROCESSED
+        assert inbox.run_once(session, message("new"), ending(lambda _: None)) is Outcome.PROCESSED
         with pytest.raises(TransactionRequired):
-            inbox.run_once(session, other, ending(ENDS["commit"]))
-    assert (noted(), remembered(pg_engine)) == (["after", "before"], 1)
+            inbox.run_once(session, message("other"), ending(ENDS["commit"]))
+    assert committed(pg_engine) == (["after", "before"], 1)
 
 
 SETTINGS = (
@@ -243,10 +224,8 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize("place", ONE_OF_EACH)
-async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
-    async_pg_engine: AsyncEngine, broker: PlainClient, place: Place
-):
+@one_of_each
+async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(work: Work):
     """On few connections, one message after another; the settings of outboxkit's own sessions are there again."""
     asked = text(
         "SELECT pg_backend_pid(), current_setting('app.tenant', true), current_user = session_user, "
@@ -257,57 +236,45 @@ async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
     )
     seen: list[Any] = []
 
-    @inbox_handler("Sets", batch=place.startswith("batch"))
-    def sets(session: Session, event: Ordered) -> None:
+    def sets(session: Session, number: int) -> None:
         seen.append(tuple(session.execute(asked).one()))
-        if event.number < len(SETTINGS):
-            session.connection().exec_driver_sql(SETTINGS[event.number])
+        if number < len(SETTINGS):
+            sql(SETTINGS[number])(session)
 
-    async with consume(async_pg_engine, broker, place, sets) as consumer:
+    async with work.consumed_by(sets) as consumer:
         for number in range(len(SETTINGS) + 1):
-            publish(broker, number, f"m{number}")
-            await consumer.reaches(processed=number + 1)
+            await consumer.takes([number], processed=number + 1)
     assert len({pid for pid, *_ in seen}) < len(seen) / 2
     assert {(tenant or None, *others) for _, tenant, *others in seen} == {
         (None, True, "off", "UTC", '"$user", public', None, None, 0, 0, 0)
     }
 
 
-@pytest.mark.parametrize("place", ONE_OF_EACH)
-async def test_what_a_handler_commits_after_a_rollback_of_its_session_is_reset_too(
-    async_pg_engine: AsyncEngine, broker: PlainClient, place: Place
-):
+@one_of_each
+async def test_what_a_handler_commits_after_a_rollback_of_its_session_is_reset_too(work: Work):
     """The session begins another transaction, whose handler is the only one that knows of it."""
 
-    @inbox_handler("Leaves", batch=place.startswith("batch"))
-    def leaves(session: Session, event: Ordered) -> None:
-        if event.number == 0:
+    def leaves(session: Session, number: int) -> None:
+        if number == 0:
             session.rollback()
             sql("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")(session)
             sql("COMMIT AND CHAIN")(session)
         else:
-            note(session, f"order {event.number}")
+            note(session, f"order {number}")
 
-    async with consume(async_pg_engine, broker, place, leaves, ConsumerPolicy(max_attempts=1)) as consumer:
-        publish(broker, 0, "m0")
-        await consumer.reaches(dead=1)
-        for number in range(1, 4):
-            publish(broker, number, f"m{number}")
-        await consumer.reaches(dead=1, processed=3)
+    async with work.consumed_by(leaves, max_attempts=1) as consumer:
+        await consumer.takes([0], dead=1)
+        await consumer.takes(range(1, 4), dead=1, processed=3)
 
 
-@pytest.mark.parametrize("place", ONE_OF_EACH)
-async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
-):
-    @inbox_handler("Locks", batch=place.startswith("batch"))
-    def locks(session: Session, event: Ordered) -> None:
-        session.connection().exec_driver_sql("SELECT pg_advisory_lock(7)")
+@one_of_each
+async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(work: Work, pg_engine: Engine):
+    def locks(session: Session, number: int) -> None:
+        sql("SELECT pg_advisory_lock(7)")(session)
         raise ValueError("locked")
 
-    async with consume(async_pg_engine, broker, place, locks, ConsumerPolicy(max_attempts=2)) as consumer:
-        publish(broker, 1, "m")
-        await consumer.reaches(retried=1, dead=1)
+    async with work.consumed_by(locks) as consumer:
+        await consumer.takes([1], retried=1, dead=1)
         with pg_engine.connect() as connection:
             assert connection.execute(text("SELECT pg_try_advisory_lock(7)")).scalar_one() is True
     assert [letter.error for letter in dead_letters(pg_engine)] == ["ValueError: locked"]
@@ -316,49 +283,38 @@ async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
 COPIES = ("COPY (SELECT 1) TO STDOUT", "COPY noted FROM STDIN")
 
 
-@pytest.mark.parametrize("place", ONE_OF_EACH)
-async def test_a_copy_that_nobody_reads_fails_its_own_message(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, noted: Callable[[], list[str]], place: Place
-):
+@one_of_each
+async def test_a_copy_that_nobody_reads_fails_its_own_message(work: Work, pg_engine: Engine):
     """No ROLLBACK can be sent in the midst of it: the connection ends, and others are handled on a new one."""
 
-    @inbox_handler("Copies", batch=place.startswith("batch"))
-    def copies(session: Session, event: Ordered) -> None:
-        note(session, f"order {event.number}")
-        if event.number < len(COPIES):
-            session.connection().exec_driver_sql(COPIES[event.number])
+    def copies(session: Session, number: int) -> None:
+        note(session, f"order {number}")
+        if number < len(COPIES):
+            sql(COPIES[number])(session)
 
-    async with consume(async_pg_engine, broker, place, copies, ConsumerPolicy(max_attempts=2)) as consumer:
-        for number in range(len(COPIES) + 2):
-            publish(broker, number, f"m{number}")
-        await consumer.reaches(retried=len(COPIES), dead=len(COPIES), processed=2)
-    assert noted() == ["order 2", "order 3"]
+    async with work.consumed_by(copies) as consumer:
+        await consumer.takes(range(len(COPIES) + 2), retried=len(COPIES), dead=len(COPIES), processed=2)
+    assert committed(pg_engine) == (["order 2", "order 3"], 2)
     assert all("COPY cannot be used with this method" in letter.error for letter in dead_letters(pg_engine))
 
 
-@pytest.mark.parametrize("place", ONE_OF_EACH)
-async def test_a_handler_that_goes_on_after_a_copy_is_a_failure_and_no_outage(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
-):
-    @inbox_handler("Copies", batch=place.startswith("batch"))
-    def copies(session: Session, event: Ordered) -> None:
+@one_of_each
+async def test_a_handler_that_goes_on_after_a_copy_is_a_failure_and_no_outage(work: Work, pg_engine: Engine):
+    def copies(session: Session, number: int) -> None:
         with suppress(DBAPIError):
-            session.connection().exec_driver_sql(COPIES[0])
+            sql(COPIES[0])(session)
         note(session, "after it")
 
     with capture_logs() as said:
-        async with consume(async_pg_engine, broker, place, copies, ConsumerPolicy(max_attempts=2)) as consumer:
-            publish(broker, 1, "m")
-            await consumer.reaches(retried=1, dead=1)
+        async with work.consumed_by(copies) as consumer:
+            await consumer.takes([1], retried=1, dead=1)
     (letter,) = dead_letters(pg_engine)
     assert "an earlier command, such as a COPY, has not ended" in letter.error
     assert [line for line in said if "away" in line["event"]] == []
 
 
-@pytest.mark.parametrize("place", ["loop", "batch in the loop", "thread"])
-async def test_a_copy_of_the_driver_that_is_left_open_fails_its_own_message(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, noted: Callable[[], list[str]], place: Place
-):
+@in_places("loop", "batch in the loop", "thread")
+async def test_a_copy_of_the_driver_that_is_left_open_fails_its_own_message(work: Work, pg_engine: Engine):
     """It holds the connection's lock, for which the COMMIT would wait for ever."""
     kept: list[Any] = []
 
@@ -366,47 +322,38 @@ async def test_a_copy_of_the_driver_that_is_left_open_fails_its_own_message(
         kept.append(driver.cursor().copy(COPIES[0]))
         return kept[-1]
 
-    @inbox_handler("Copies", batch=place.startswith("batch"))
+    @inbox_handler("Copies", batch=work.place.startswith("batch"))
     async def copies(session: AsyncSession, event: Ordered) -> None:
         await session.run_sync(note, f"order {event.number}")
         if event.number == 0:
             await open_copy((await (await session.connection()).get_raw_connection()).driver_connection).__aenter__()
 
-    @inbox_handler("Copies")
-    def copies_in_thread(session: Session, event: Ordered) -> None:
-        note(session, f"order {event.number}")
-        if event.number == 0:
-            open_copy(session.connection().connection.driver_connection).__enter__()
+    def copies_in_thread(session: Session, number: int) -> None:
+        note(session, f"order {number}")
+        if number == 0:
+            open_copy(driver_of(session)).__enter__()
 
-    handler = copies_in_thread if place == "thread" else copies
-    async with consume(async_pg_engine, broker, place, handler, ConsumerPolicy(max_attempts=2)) as consumer:
-        for number in range(3):
-            publish(broker, number, f"m{number}")
-        await consumer.reaches(retried=1, dead=1, processed=2)
-    assert noted() == ["order 1", "order 2"]
+    in_thread = work.place == "thread"
+    async with work.consumed_by(copies_in_thread) if in_thread else work.consumer(copies) as consumer:
+        await consumer.takes(range(3), retried=1, dead=1, processed=2)
+    assert committed(pg_engine) == (["order 1", "order 2"], 2)
     (letter,) = dead_letters(pg_engine)
     assert "left a block of the driver open" in letter.error
 
 
-@pytest.mark.parametrize("place", ["loop", "batch in the loop"])
-async def test_the_session_is_reset_after_a_rollback_at_the_driver(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
-):
-    @inbox_handler("RollsBack", batch=place.startswith("batch"))
-    def rolls_back(session: Session, event: Ordered) -> None:
-        if event.number < 3:
+@in_places("loop", "batch in the loop")
+async def test_the_session_is_reset_after_a_rollback_at_the_driver(work: Work, pg_engine: Engine):
+    def rolls_back(session: Session, number: int) -> None:
+        if number < 3:
             driver: Any = session.connection().connection.dbapi_connection
             driver.rollback()
             driver.autocommit = True
             driver.cursor().execute("SET search_path = nowhere")
 
-    async with consume(async_pg_engine, broker, place, rolls_back, ConsumerPolicy(max_attempts=1)) as consumer:
+    async with work.consumed_by(rolls_back, max_attempts=1) as consumer:
         for number in range(3):
-            publish(broker, number, f"m{number}")
-            await consumer.reaches(dead=number + 1)
-        for number in range(3, 9):
-            publish(broker, number, f"m{number}")
-        await consumer.reaches(dead=3, processed=6)
+            await consumer.takes([number], dead=number + 1)
+        await consumer.takes(range(3, 9), dead=3, processed=6)
     assert all("ended the transaction" in letter.error for letter in dead_letters(pg_engine))
 
 
@@ -418,24 +365,64 @@ OPTIONS: tuple[Callable[[Any], object], ...] = (
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("place", ONE_OF_EACH)
-async def test_options_of_the_driver_that_a_handler_changes_end_with_its_transaction(
-    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place, fails: bool
-):
-    @inbox_handler("Changes", batch=place.startswith("batch"))
-    def changes(session: Session, event: Ordered) -> None:
-        if event.number < len(OPTIONS):
-            OPTIONS[event.number](session.connection().connection.driver_connection)
+@one_of_each
+async def test_options_of_the_driver_that_a_handler_changes_end_with_its_transaction(work: Work, fails: bool):
+    def changes(session: Session, number: int) -> None:
+        if number < len(OPTIONS):
+            OPTIONS[number](driver_of(session))
             if fails:
                 raise Reject("with the options as they are now")
 
-    async with consume(async_pg_engine, broker, place, changes) as consumer:
+    before: dict[str, int] = {}
+    async with work.consumed_by(changes) as consumer:
         for number in range(len(OPTIONS)):
-            publish(broker, number, f"m{number}")
-            await consumer.reaches(**{"dead" if fails else "processed": number + 1})
-        for number in range(len(OPTIONS), 9):
-            publish(broker, number, f"m{number}")
-        await (
-            consumer.reaches(dead=len(OPTIONS), processed=9 - len(OPTIONS)) if fails else consumer.reaches(processed=9)
-        )
-    assert [letter.reason for letter in dead_letters(pg_engine)] == ["rejected"] * (len(OPTIONS) * fails)
+            before = {"dead" if fails else "processed": number + 1}
+            await consumer.takes([number], **before)
+        await consumer.takes(range(len(OPTIONS), 9), **{**before, "processed": 6 if fails else 9})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SET LOCAL search_path TO nowhere", "SET LOCAL ROLE pg_monitor", "SET CONSTRAINTS ALL DEFERRED", "SELECT 1"],
+)
+async def test_a_connection_whose_session_is_as_it_was_is_used_again(postgresql_url: str, statement: str):
+    @inbox_handler("Sets")
+    async def sets(session: AsyncSession, event: Ordered) -> None:
+        await session.execute(text(statement))
+        await session.execute(text("SELECT pg_sleep(0.15)"))
+
+    async def session_of(engine: AsyncEngine) -> Any:
+        async with engine.connect() as connection:
+            return (await connection.execute(text("SELECT pg_backend_pid(), current_setting('search_path')"))).one()
+
+    engine = process.engine(postgresql_url, name="test", pool_size=1)
+    before = await session_of(engine)
+    async with AsyncSession(engine) as session, session.begin():
+        assert await session.run_sync(inbox.run_once, message("m"), sets) is Outcome.PROCESSED
+    assert await session_of(engine) == before
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("end", [AsyncSession.rollback, AsyncSession.close])
+async def test_a_handler_that_ends_its_transaction_and_fails_later_leaves_the_connections_next_user_alone(
+    postgresql_url: str, end: Callable[[AsyncSession], Awaitable[None]]
+):
+    engine = process.engine(postgresql_url, name="test", pool_size=1)
+    next_user = AsyncExitStack()
+
+    @inbox_handler("Ends")
+    async def ends(session: AsyncSession, event: Ordered) -> None:
+        await end(session)
+        plain = await next_user.enter_async_context(engine.connect())
+        connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.execute(text("SELECT 1"))
+        raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late"):
+        async with AsyncSession(engine, sync_session_class=HandlerSession) as session, session.begin():
+            await session.run_sync(inbox.run_once, message("m"), ends)
+    await next_user.aclose()
+    assert cast("QueuePool", engine.pool).checkedout() == 0
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT 1"))).scalar_one() == 1
+    await engine.dispose()

@@ -17,22 +17,24 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
-from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
+from outboxkit import Message, Outcome, Reject, inbox_handler, statements
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.codec.envelopes import CloudEvents
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import MOST_ATTEMPTS, read_delivery_headers
-from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
+from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.consumer.decisions import Decision, dead_letter_row
 from outboxkit.message import NAME_LIMIT
 from tests.integration.consumer.running_consumer import (
-    Billed,
     Ordered,
     Start,
     bill,
     dead_letters,
+    declare,
+    ended,
     processed,
     publish,
     starter,
@@ -78,11 +80,6 @@ def without_surrogates(value: Any) -> Any:
     if isinstance(value, list):
         return [without_surrogates(inner) for inner in value]
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
-
-
-@pytest.fixture
-def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
-    return starter(async_pg_engine, broker)
 
 
 @settings(max_examples=by_night(300, else_=30), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -141,6 +138,31 @@ def hostile() -> list[dict[str, Any]]:
     return made
 
 
+FULL = 130_900
+"""Bytes of headers that a frame holds, and ours beside them not."""
+FORGED = '"}\n{"event": "forged"}\n\x1b[31m'
+NESTED: dict[str, Any] = {"n" * 200: {"m" * 255: [1, {FORGED: b"\xff"}]}}
+FRAMES: tuple[dict[str, Any], ...] = (
+    {"headers": {"one": "x" * FULL}},
+    {"headers": {f"{number:08}": "y" * 100 for number in range(FULL // 114)}},
+    {"headers": {"outboxkit-key": "k" * 255, "b": "x" * (FULL - 300)}},
+    {"headers": {"n" * 255: 1, FORGED: "x", "a" * 129: None}},
+    {"headers": {"deep": NESTED, "list": [NESTED, [b"\x00\xff"]]}},
+    {"headers": {"decimal": Decimal("1.5"), "time": datetime(2026, 1, 1, tzinfo=UTC), "int": -(2**63)}},
+    {"headers": {"outboxkit-topic": "t" * 100_000}},
+    {"headers": {"outboxkit-attempt": 1, "CC": ["nowhere"], "BCC": ["nowhere"], "x-delay": "?"}},
+    {"headers": {"": "no name"}, "priority": 255, "reply_to": "r" * 255, "app_id": "a" * 255, "expiration": "99999999"},
+    {"content_type": "t" * 255, "content_encoding": "e" * 255, "correlation_id": "c" * 255, "cluster_id": "i" * 255},
+    {"timestamp": 2**62},
+    {"timestamp": 99_999_999_999, "delivery_mode": 1},
+)
+"""Properties that no copy can carry as they are."""
+
+BACK_AGAIN: dict[str, Any] = {"headers": {"x-delivery-count": 50}}
+"""As if it had come back too often. The second one also has a property that cannot be read."""
+RENEWED: tuple[dict[str, Any], ...] = (BACK_AGAIN, BACK_AGAIN | {"content_type": b"\xff\xfe"})
+
+
 async def send(broker: PlainClient, messages: list[dict[str, Any]]) -> None:
     """Publish them in this order, through a client that writes every type of AMQP."""
     async with await aio_pika.connect(broker.url) as connection:
@@ -163,41 +185,57 @@ def each_reader(by_day: Sequence[str] = tuple(READERS)) -> pytest.MarkDecorator:
 
 @each_reader()
 async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handled(
-    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, concurrency: Concurrency
+    async_pg_engine: AsyncEngine,
+    pg_engine: Engine,
+    broker: PlainClient,
+    concurrency: Concurrency,
+    capfd: pytest.CaptureFixture[str],
 ):
     @inbox_handler("Odd", batch=concurrency.batch == 50)
     def odd(session: Session, event: Ordered) -> None:
         if event.number % 3 == 0:
             raise Reject("a multiple of three")
+        if event.number % 3 == 1:
+            raise ValueError("its copy comes again")
 
-    handlers = [inbox.handler_of(odd)]
-    subscriber = subscriber_of(broker, {"Ordered"})
-    await subscriber.connect()
-    messages = hostile()
+    await declare(broker, {"Ordered"}, ordered=concurrency.ordered)
+    messages, hard = hostile(), (*FRAMES, *RENEWED)
     await send(broker, messages)
-    publish(broker, 1, "healthy")
-    policy = ConsumerPolicy(max_attempts=2, delays=DELAYS)
-    consumer = Consumer(
-        async_pg_engine, subscriber, handlers, queue=broker.queue, concurrency=concurrency, policy=policy
-    )
-    stop = asyncio.Event()
-    running = asyncio.create_task(consumer.run(stop))
-
-    def settled() -> int:
-        ended = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
-        return len(ended)
-
-    await eventually_async(lambda: asyncio.to_thread(settled), lambda count: count > len(messages))
-    assert not running.done()
-    stop.set()
-    await running
+    for number, properties in enumerate(hard):
+        publish(broker, 3 * number + 1, f"f-{number}", **properties)
+    publish(broker, 2, "healthy")
+    count = len(messages) + len(hard) + 1
+    start, policy = starter(async_pg_engine, broker, ordered=concurrency.ordered), ConsumerPolicy(2, delays=DELAYS)
+    with capture_logs() as said:
+        async with start(odd, concurrency=concurrency, policy=policy):
+            await eventually_async(lambda: asyncio.to_thread(ended, pg_engine), lambda found: len(found) == count)
     letters = dead_letters(pg_engine)
     assert ("Odd", "healthy") in processed(pg_engine)
-    assert len(letters) + len(processed(pg_engine)) == len(messages) + 1
+    assert len(letters) + len(processed(pg_engine)) == count
     assert broker.depth() == 0
     assert all(letter.attempts <= MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
     errors = "\n".join(letter.error for letter in letters)
     assert all(text in errors for text in ("br-encoded", "not valid gzip", "not valid zstd"))
+    assert [line["event"] for line in said].count("consumer connected") == 1
+    assert "forged" not in "".join(capfd.readouterr())
+
+
+async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_frame(broker: PlainClient):
+    subscriber = subscriber_of(broker, {"Ordered"})
+    await subscriber.connect()
+    for properties in FRAMES:
+        broker.publish(b"{}", topic="Ordered", **({"message_id": "m", "type": "Ordered"} | properties))
+        delivery = await subscriber.receive()
+        assert delivery is not None
+        await delivery.requeue_fresh()
+        again = await subscriber.receive()
+        assert again is not None
+        is_readable = delivery.raw.properties.unreadable is None
+        kind = type(delivery.message) if is_readable else Message  # a copy has what could be read
+        assert (again.redeliveries, type(again.message)) == (0, kind)
+        await again.ack()
+    await subscriber.close()
+    assert broker.depth() == 0
 
 
 class Written(pika.BasicProperties):
@@ -219,44 +257,18 @@ async def test_whatever_the_grammar_of_amqp_allows_is_settled_and_the_healthy_on
     def odd(session: Session, event: Ordered) -> None:
         pass
 
-    subscriber = subscriber_of(broker, {"Ordered"}, ordered=concurrency.ordered)
-    await subscriber.connect()
+    await declare(broker, {"Ordered"}, ordered=concurrency.ordered)
     grammar, count = Grammar(chance("hostile", concurrency), accepted=True), by_night(1500, else_=120)
     for number in range(count):
         body = grammar.body() if grammar.one_in(2) else b'{"number":%d}' % number
         fixed = {"type": b"Ordered"} if grammar.one_in(2) else {}
-        if grammar.one_in(9):
-            fixed |= {"message_id": b""}
-        else:
-            fixed |= {"message_id": b"m-%d" % number}
+        fixed |= {"message_id": b"" if grammar.one_in(9) else b"m-%d" % number}
         broker.publish_written(body, Written(*grammar.properties(**fixed)), topic="Ordered")
     publish(broker, 1, "healthy")
     policy = ConsumerPolicy(max_attempts=2, delays=DELAYS, max_message_bytes=64 * 1024)
-    consumer = Consumer(
-        async_pg_engine,
-        subscriber,
-        [inbox.handler_of(odd)],
-        queue=broker.queue,
-        concurrency=concurrency,
-        policy=policy,
-        readers=[CloudEvents()],
-    )
-    stop = asyncio.Event()
-    running = asyncio.create_task(consumer.run(stop))
-
-    def ended() -> set[Any]:
-        letters = dead_letters(pg_engine)
-        unnamed = [f"unnamed-{number}" for number, each in enumerate(each for each in letters if not each.message_id)]
-        return (
-            {each.message_id for each in letters if each.message_id}
-            | {id_ for _, id_ in processed(pg_engine)}
-            | {*unnamed}
-        )
-
-    await eventually_async(lambda: asyncio.to_thread(ended), lambda found: len(found) == count + 1)
-    assert not running.done()
-    stop.set()
-    await running
+    start = starter(async_pg_engine, broker, ordered=concurrency.ordered)
+    async with start(odd, concurrency=concurrency, policy=policy, readers=[CloudEvents()]):
+        await eventually_async(lambda: asyncio.to_thread(ended, pg_engine), lambda found: len(found) == count + 1)
     assert ("Odd", "healthy") in processed(pg_engine)
     assert broker.depth() == 0
     assert {each.reason for each in dead_letters(pg_engine)} >= {"malformed", "undecodable", "no handler"}
@@ -300,11 +312,7 @@ async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
         for number in range(28):
             publish(broker, number, f"m-{number}")
 
-        async def ended() -> int:
-            found = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
-            return len(found)
-
-        await eventually_async(ended, lambda count: count == 28)
+        await eventually_async(lambda: asyncio.to_thread(ended, pg_engine), lambda found: len(found) == 28)
         await asyncio.gather(*left, return_exceptions=True)
     assert {f"m-{number}" for number in range(24, 28)} <= {id_ for _, id_ in processed(pg_engine)}
     assert consumer.consumer._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
@@ -324,36 +332,3 @@ async def test_a_connection_that_is_given_up_under_a_task_ends_its_statement(asy
         with pytest.raises(psycopg.OperationalError):
             await asking
     assert driver.closed
-
-
-async def test_an_old_and_a_new_consumer_share_a_queue(
-    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient
-):
-
-    ran: list[int] = []
-
-    @inbox_handler("Newer")
-    async def newer(session: AsyncSession, event: Billed) -> None:
-        ran.append(event.number)
-
-    policy = ConsumerPolicy(max_attempts=30, delays=DELAYS[:1])
-    stop, workers = asyncio.Event(), []
-    for functions in ((bill,), (bill, newer)):
-        handlers = [inbox.handler_of(function) for function in functions]
-        subscriber = subscriber_of(broker, {handler.message_type for handler in handlers})
-        subscriber.delays = DELAYS[:1]
-        consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, policy=policy)
-        workers.append(asyncio.create_task(consumer.run(stop)))
-    await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers() == 2))
-    for number in range(20):
-        broker.publish(b'{"number":%d}' % number, topic="Billed", message_id=f"new-{number}", type="Billed")
-        publish(broker, number, f"old-{number}")
-
-    async def handled() -> int:
-        return len(processed(pg_engine))
-
-    await eventually_async(handled, lambda count: count == 40)
-    stop.set()
-    await asyncio.gather(*workers)
-    assert sorted(ran) == list(range(20))
-    assert dead_letters(pg_engine) == []

@@ -5,21 +5,16 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox, inbox_handler
 from outboxkit.consumer import handle
 from outboxkit.inbox import run_once
-from tests.integration.consumer.running_consumer import Ordered, Start, processed, publish, starter
+from tests.integration.consumer.running_consumer import Ordered, Start, processed, publish
 from tests.support.plain_client import PlainClient
 
 MANY = 60
-
-
-@pytest.fixture
-def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
-    return starter(async_pg_engine, broker)
 
 
 @pytest.fixture
@@ -42,54 +37,38 @@ def handler(name: str) -> Callable[..., Any]:
     return handle
 
 
-async def test_duplicates_that_wait_need_no_transactions_of_their_own(
-    start: Start, broker: PlainClient, transactions: list[str]
-):
+async def test_duplicates_that_wait_need_no_transactions_of_their_own(start: Start, transactions: list[str]):
     async with start(handler("Bill")) as consumer:
-        for number in range(MANY):
-            publish(broker, number, f"m-{number}")
-        await consumer.reaches(processed=MANY)
+        await consumer.takes(range(MANY), processed=MANY)
     transactions.clear()
     async with start(handler("Bill")) as consumer:
-        for number in range(MANY):
-            publish(broker, number, f"m-{number}")
-        publish(broker, MANY, "fresh")
-        await consumer.reaches(duplicate=MANY, processed=1)
-    assert "fresh" in transactions
+        await consumer.takes(range(MANY + 1), duplicate=MANY, processed=1)
+    assert f"m{MANY}" in transactions
     assert len(transactions) < MANY / 2
 
 
-async def test_only_the_handlers_that_have_handled_a_message_are_spared(
-    start: Start, pg_engine: Engine, broker: PlainClient
-):
+async def test_only_the_handlers_that_have_handled_a_message_are_spared(start: Start, pg_engine: Engine):
     async with start(handler("Bill")) as consumer:
-        for number in range(MANY):
-            publish(broker, number, f"m-{number:02}")
-        await consumer.reaches(processed=MANY)
+        await consumer.takes(range(MANY), processed=MANY)
     async with start(handler("Bill"), handler("Ship")) as consumer:
-        for number in range(MANY):
-            publish(broker, number, f"m-{number:02}")
-        await consumer.reaches(duplicate=MANY, processed=MANY)
-    ids = [f"m-{number:02}" for number in range(MANY)]
-    assert processed(pg_engine) == [(name, each) for name in ("Bill", "Ship") for each in ids]
+        await consumer.takes(range(MANY), duplicate=MANY, processed=MANY)
+    assert set(processed(pg_engine)) == {(name, f"m{number}") for name in ("Bill", "Ship") for number in range(MANY)}
 
 
 async def test_another_payload_under_a_known_id_is_told_among_duplicates(
     start: Start, broker: PlainClient, caplog: pytest.LogCaptureFixture
 ):
     async with start(handler("BillOnce")) as consumer:
+        await consumer.takes(range(MANY), processed=MANY)
         for number in range(MANY):
-            publish(broker, number, f"m-{number}")
-        await consumer.reaches(processed=MANY)
-        for number in range(MANY):
-            publish(broker, number if number < MANY - 1 else 1000, f"m-{number}")
+            publish(broker, number if number < MANY - 1 else 1000, f"m{number}")
         await consumer.reaches(processed=MANY, duplicate=MANY)
     (told,) = [record for record in caplog.records if "payload" in record.message]
-    assert f"m-{MANY - 1}" in told.getMessage()
+    assert f"m{MANY - 1}" in told.getMessage()
 
 
 async def test_a_query_for_duplicates_that_the_server_cancels_is_done_without(
-    start: Start, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     """As under a lock timeout of the role. Each delivery finds out by itself, and the consumer goes on."""
     cancelled = list[int]()
@@ -101,11 +80,6 @@ async def test_a_query_for_duplicates_that_the_server_cancels_is_done_without(
 
     monkeypatch.setattr(handle, "recall", slow)
     async with start(handler("Bill")) as consumer:
-        for number in range(MANY):
-            publish(broker, number, f"m-{number}")
-        await consumer.reaches(processed=MANY)
-        for number in range(MANY):
-            publish(broker, number, f"m-{number}")
-        publish(broker, MANY, "fresh")
-        await consumer.reaches(processed=MANY + 1, duplicate=MANY)
+        await consumer.takes(range(MANY), processed=MANY)
+        await consumer.takes(range(MANY + 1), processed=MANY + 1, duplicate=MANY)
     assert cancelled

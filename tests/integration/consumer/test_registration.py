@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -12,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, ConfigurationError, event, inbox, inbox_handler, tables
+from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handler, tables
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Consumer
 from outboxkit.consumer.registration import Registration
@@ -23,17 +22,12 @@ from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.statements import shards
 from tests.integration.broker.broker_users import NOTHING, broker_user
+from tests.integration.consumer.running_consumer import Billed, Ordered
 from tests.integration.operators.doctoring import connected, look
 from tests.processes import COMMAND, run_to_end
 from tests.servers import OwnServer
 from tests.support.delays import DELAYS, DELAYS_TEXT
 from tests.support.plain_client import PlainClient
-
-
-@event("Ordered")
-@dataclass
-class Ordered:
-    number: int
 
 
 @inbox_handler("Handle")
@@ -44,14 +38,8 @@ def bill(session: Session, event: Ordered) -> None: ...
 def ship(session: Session, event: Ordered) -> None: ...
 
 
-@event("Paid")
-@dataclass
-class Paid:
-    number: int
-
-
 @inbox_handler("Handle")
-def paid(session: Session, event: Paid) -> None: ...
+def billed(session: Session, event: Billed) -> None: ...
 
 
 Place = tuple[str, Callable[..., None]]
@@ -59,6 +47,18 @@ Place = tuple[str, Callable[..., None]]
 
 @inbox_handler("shipping.Other")
 def other(session: Session, event: Ordered) -> None: ...
+
+
+def known(engine: Engine) -> list[str]:
+    """The queues whose handlers are known."""
+    with engine.connect() as connection:
+        return [each.queue for each in known_handlers.read_handlers(connection)]
+
+
+def clashes(engine: Engine) -> list[bool]:
+    """Of each name that two queues share, whether it is a clash."""
+    with engine.connect() as connection:
+        return [each.is_clash for each in known_handlers.read_shared(connection, utc_now())]
 
 
 def registration(engine: AsyncEngine, queue: str, *functions: object) -> Registration:
@@ -97,7 +97,7 @@ async def test_the_second_queue_is_told_of_the_first(async_engine: AsyncEngine, 
         (("steps.0", bill), ("mails.0", bill), False),
         (("billing", bill), ("biling", bill), False),
         (("billing", bill), ("shipping", ship), True),
-        (("billing", bill), ("shipping", paid), None),
+        (("billing", bill), ("shipping", billed), None),
     ],
     ids=["shards", "a queue and its shard", "shards of two", "one function", "two functions", "other types"],
 )
@@ -107,11 +107,9 @@ async def test_two_queues_share_a_name_only_for_messages_that_may_reach_both(
     with capture_logs() as told:
         for queue, function in (one, other):
             await registration(async_engine, queue, function).begin()
-    with engine.connect() as connection:
-        shared = [each.is_clash for each in known_handlers.read_shared(connection, utc_now())]
     same, two = "a new queue has the handlers of another one: is its name right?", "two queues use one handler name"
     assert [line["event"] for line in told] == ([] if expected is None else [two if expected else same])
-    assert shared == ([] if expected is None else [expected])
+    assert clashes(engine) == ([] if expected is None else [expected])
 
 
 async def test_an_operator_forgets_a_queue_that_was_a_mistake(async_pg_engine: AsyncEngine, pg_engine: Engine):
@@ -121,9 +119,9 @@ async def test_an_operator_forgets_a_queue_that_was_a_mistake(async_pg_engine: A
         with pytest.raises(ConfigurationError, match="of queue 'bill' is known here; known are biling, billing"):
             forget_queue(connection, "bill")
         assert forget_queue(connection, "biling", by="ada") == ["Handle", "shipping.Other"]
-        assert [each.queue for each in known_handlers.read_handlers(connection)] == ["billing"]
         actions = connection.execute(select(tables.audit.c.action, tables.audit.c.filter, tables.audit.c.affected))
         assert actions.all() == [("handlers forget", '{"queue":"biling"}', 2)]
+    assert known(pg_engine) == ["billing"]
 
 
 async def test_a_queue_whose_consumer_lives_is_not_forgotten(
@@ -179,8 +177,7 @@ async def test_a_start_that_was_refused_leaves_no_trace(
             await consumer.drain(asyncio.Event())
         await subscriber.close()
     broker.clean_up(DELAYS_TEXT.split(","))
-    with pg_engine.connect() as connection:
-        assert known_handlers.read_handlers(connection) == []
+    assert known(pg_engine) == []
 
 
 async def test_a_handler_that_was_renamed_is_its_queues_no_more(async_engine: AsyncEngine, engine: Engine):
@@ -189,8 +186,7 @@ async def test_a_handler_that_was_renamed_is_its_queues_no_more(async_engine: As
     with capture_logs() as told:
         await registration(async_engine, "shipping", other).begin()
     assert told == []
-    with engine.connect() as connection:
-        assert not any(each.is_clash for each in known_handlers.read_shared(connection, utc_now()))
+    assert not any(clashes(engine))
     with capture_logs() as told:
         await registration(async_engine, "shipping", ship, other).begin()  # an old process that still has it
     assert [entry["what"].count("billing (last seen") for entry in told] == [1]
@@ -203,11 +199,9 @@ async def test_a_queue_that_is_gone_is_forgotten(async_engine: AsyncEngine, engi
     with capture_logs() as told:
         await registration(async_engine, "new", bill).begin()
     assert told == []
-    with engine.connect() as connection:
-        assert not any(each.is_clash for each in known_handlers.read_shared(connection, utc_now()))
+    assert not any(clashes(engine))
     await Retention(async_engine, Periods(timedelta(days=1))).prune()
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT queue FROM outboxkit_handler")).scalars().all() == ["new"]
+    assert known(engine) == ["new"]
 
 
 async def test_a_consumer_that_runs_for_long_stays_known(async_engine: AsyncEngine, engine: Engine):
@@ -216,8 +210,7 @@ async def test_a_consumer_that_runs_for_long_stays_known(async_engine: AsyncEngi
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
-            with engine.connect() as connection:
-                assert known_handlers.read_handlers(connection) == []  # nothing was consumed yet
+            assert known(engine) == [], "nothing was consumed yet"
             await running.begin()
             with engine.begin() as connection:
                 connection.execute(delete(tables.handler))
@@ -227,8 +220,7 @@ async def test_a_consumer_that_runs_for_long_stays_known(async_engine: AsyncEngi
     running = Registration(async_engine, [inbox.handler_of(bill)], queue="billing", sleep=sleep)
     await asyncio.gather(running.run(), return_exceptions=True)
     assert slept == [3600, 3600, 3600]
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT queue FROM outboxkit_handler")).scalars().all() == ["billing"]
+    assert known(engine) == ["billing"]
 
 
 async def test_a_role_without_the_right_goes_on(pg_engine: Engine, postgresql_url: str):

@@ -1,41 +1,37 @@
 """The row of a consumer at work, the lengths of its queues, and the messages that it tries again."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy import Connection, Engine, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler, tables
 from outboxkit.operators.doctor import messages
-from outboxkit.operators.retries import Retried, read_retried
+from outboxkit.operators.retries import read_retried
 from outboxkit.operators.trace import TraceQuery, trace_messages
 from outboxkit.runtime import process
-from outboxkit.runtime.workers import KnownWorker, Presence, read_workers
-from tests.integration.consumer.running_consumer import Ordered, publish, starter
+from outboxkit.runtime.workers import Presence, read_workers
+from tests.integration.consumer.running_consumer import Ordered, Start, publish
 from tests.integration.operators.doctoring import one, role
 from tests.support.pages import libpq
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
+T = TypeVar("T")
 
-async def workers(engine: Engine) -> tuple[KnownWorker, ...]:
-    def read() -> tuple[KnownWorker, ...]:
+
+async def read(engine: Engine, reader: Callable[[Connection], T]) -> T:
+    def reading() -> T:
         with engine.connect() as connection:
-            return read_workers(connection)
+            return reader(connection)
 
-    return await asyncio.to_thread(read)
-
-
-async def retried(engine: Engine) -> tuple[Retried, ...]:
-    def read() -> tuple[Retried, ...]:
-        with engine.connect() as connection:
-            return read_retried(connection)
-
-    return await asyncio.to_thread(read)
+    return await asyncio.to_thread(reading)
 
 
 def noted(engine: Engine) -> list[Any]:
@@ -44,7 +40,7 @@ def noted(engine: Engine) -> list[Any]:
 
 
 async def test_a_row_tells_who_consumes_and_how_many_places_are_taken_and_how_long_the_queues_are(
-    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient
+    start: Start, pg_engine: Engine, broker: PlainClient
 ):
     may_end = asyncio.Event()
 
@@ -52,13 +48,10 @@ async def test_a_row_tells_who_consumes_and_how_many_places_are_taken_and_how_lo
     async def wait(session: AsyncSession, event: Ordered) -> None:
         await may_end.wait()
 
-    async with starter(async_pg_engine, broker)(wait) as consumer:
+    async with start(wait) as consumer:
+        seen = partial(read, pg_engine, read_workers)
         for number in range(150):
             publish(broker, number, f"m{number}")
-
-        async def seen() -> tuple[KnownWorker, ...]:
-            return await workers(pg_engine)
-
         try:
             (row,) = await eventually_async(
                 seen, lambda rows: [each.taken for each in rows] == [each.places for each in rows] != []
@@ -71,11 +64,11 @@ async def test_a_row_tells_who_consumes_and_how_many_places_are_taken_and_how_lo
         finally:
             may_end.set()  # else its end would wait for the handlers
         await consumer.reaches(processed=150)
-    assert await workers(pg_engine) == (), "it deletes its row"
+    assert await read(pg_engine, read_workers) == (), "it deletes its row"
 
 
 async def test_a_message_that_failed_twice_is_known_until_it_is_handled(
-    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, postgresql_url: str
+    start: Start, async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, postgresql_url: str
 ):
     mended, failures = asyncio.Event(), 0
 
@@ -87,15 +80,12 @@ async def test_a_message_that_failed_twice_is_known_until_it_is_handled(
             raise ValueError(f"no account for {event.number}")
         await mended.wait()
 
-    async with starter(async_pg_engine, broker)(charge) as consumer:
+    async with start(charge) as consumer:
         publish(broker, 7, "m1", headers={"outboxkit-key": "evil"})
         await consumer.reaches(retried=1)
         assert noted(pg_engine) == [], "a first failure costs no row"
         await consumer.reaches(retried=2)
-
-        async def groups() -> tuple[Retried, ...]:
-            return await retried(pg_engine)
-
+        groups = partial(read, pg_engine, read_retried)
         (group,) = await eventually_async(groups, lambda found: len(found) == 1)
         assert (group.handler, group.messages.value, group.attempt) == ("Charge", 1, 2)
         assert "no account for 7" in group.error
@@ -124,7 +114,7 @@ async def test_a_consumer_that_may_not_write_its_row_works_without(postgresql_ur
         await presence.leave()
         await engine.dispose()
     assert [line["event"] for line in said] == ["this worker is in no list of workers"]
-    assert await workers(pg_engine) == ()
+    assert await read(pg_engine, read_workers) == ()
 
 
 async def test_a_row_that_could_not_be_written_at_once_is_written_later(postgresql_url: str, pg_engine: Engine):
@@ -136,7 +126,7 @@ async def test_a_row_that_could_not_be_written_at_once_is_written_later(postgres
             holder.execute(text("LOCK TABLE outboxkit_worker"))
             await presence.write(connection)
         await presence.write(connection)
-    assert len(await workers(pg_engine)) == 1
+    assert len(await read(pg_engine, read_workers)) == 1
     await presence.leave()
     await engine.dispose()
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from outboxkit import ConfigurationError, inbox, inbox_handler
+from outboxkit import inbox, inbox_handler
 from outboxkit.consumer import Consumers
 from outboxkit.inbox import Handler
 from outboxkit.operators.status import Figures, read_figures
@@ -20,7 +20,7 @@ from outboxkit.runtime.process import engine as make_engine
 from tests.integration.consumer.running_consumer import Ordered, processed
 from tests.support.delays import DELAYS_TEXT
 from tests.support.plain_client import PlainClient
-from tests.support.polling import eventually, eventually_async
+from tests.support.polling import eventually_async
 
 COUNT = 6
 
@@ -74,17 +74,9 @@ def two(broker: PlainClient, postgresql_url: str) -> Two:
     return Two(broker, postgresql_url)
 
 
-async def test_each_queue_has_its_own_handlers_and_a_drain_empties_all(two: Two, pg_engine: Engine):
-    await two.declare()
-    two.publish()
-    async with two.consumers(work, work) as consumers:
-        done = await consumers.drain(two.stop)
-    assert dict(done.outcomes) == {"processed": 2 * COUNT}
-    assert await two.depths() == [0, 0]
-    assert processed(pg_engine) == [(name, f"m-{number}") for name in ("First", "Second") for number in range(COUNT)]
-
-
-async def test_no_queue_waits_for_another_one_and_each_has_its_concurrency(two: Two):
+async def test_no_queue_waits_for_another_one_and_each_has_its_handlers_and_its_concurrency(
+    two: Two, pg_engine: Engine
+):
     gate, started = asyncio.Event(), list[int]()
 
     @inbox_handler("Waits")
@@ -106,6 +98,7 @@ async def test_no_queue_waits_for_another_one_and_each_has_its_concurrency(two: 
         assert dict(consumers.outcomes) == {"processed": COUNT + 2}
     async with two.consumers(work, work) as consumers:
         assert dict((await consumers.drain(asyncio.Event())).outcomes) == {"processed": COUNT - 2}
+    assert processed(pg_engine) == [(name, f"m-{number}") for name in ("First", "Second") for number in range(COUNT)]
 
 
 async def test_status_knows_both_queues_of_a_process(two: Two):
@@ -149,11 +142,3 @@ async def test_a_process_that_may_wait_no_longer_gives_back_what_runs_in_all_que
         assert running.cancelled()
     await eventually_async(two.depths, lambda depths: depths == [COUNT, COUNT])
     assert processed(pg_engine) == []
-
-
-async def test_a_queue_of_another_kind_ends_all_with_its_error(two: Two):
-    two.broker.bind(queue=two.second, arguments={"x-queue-type": "classic"})
-    async with two.consumers(work, work) as consumers:
-        with pytest.raises(ConfigurationError, match=f"{two.second}.* with other arguments"):
-            await asyncio.wait_for(consumers.run(two.stop), 60)
-    assert eventually(lambda: two.broker.consumers(two.first), lambda count: count == 0) == 0

@@ -3,31 +3,27 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
-from sqlalchemy import Engine, func, make_url, select, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, tables
+from outboxkit import Message, Outcome, inbox, inbox_handler, outbox
 from outboxkit.consumer import threads as pool
 from outboxkit.consumer.threads import Threads
 from outboxkit.database import engines
 from outboxkit.inbox import handler_of
+from tests.integration.consumer.running_consumer import Ordered
+from tests.integration.inbox.test_inbox_postgresql import backends, committed
 from tests.support.polling import eventually_async
 
 MESSAGE = Message(id="m", type="Ordered", payload=b'{"number":7}')
 OTHER = replace(MESSAGE, id="other")
-
-
-@event("Ordered")
-@dataclass(frozen=True)
-class Ordered:
-    number: int
 
 
 @inbox_handler("Bill", batch=True)
@@ -83,19 +79,6 @@ async def run(started: Threads, handler: object, message: Message = MESSAGE) -> 
     return await started.run(partial(inbox.run_once, message=message, handler=handler))
 
 
-def committed(engine: Engine) -> tuple[int, int]:
-    """How many rows the inbox and the outbox have."""
-    with engine.connect() as connection:
-        counts = [connection.scalar(select(func.count()).select_from(each)) for each in (tables.inbox, tables.outbox)]
-        return counts[0] or 0, counts[1] or 0
-
-
-async def backends(engine: AsyncEngine, condition: str) -> int:
-    asked = f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
-    async with engine.connect() as connection:
-        return int((await connection.execute(text(asked))).scalar_one())
-
-
 async def true(condition: Callable[[], object]) -> None:
     """Return once the condition holds, while the loop goes on."""
 
@@ -115,19 +98,19 @@ async def none_is_left(engine: AsyncEngine) -> None:
 
 @pytest.mark.parametrize("handler", [hangs, swallows])
 async def test_a_handler_whose_statement_hangs_is_cancelled_in_the_server_too(
-    started: Threads, async_pg_engine: AsyncEngine, pg_engine: Engine, handler: object
+    started: Threads, async_pg_engine: AsyncEngine, handler: object
 ):
     for _ in range(2):
         with pytest.raises(TimeoutError, match=r"handler '\w*' took longer than 0.2 s and was cancelled"):
             await run(started, handler)
     await none_is_left(async_pg_engine)
-    assert committed(pg_engine) == (0, 0)
+    assert await committed(async_pg_engine) == (0, 0)
     assert await run(started, bill) is Outcome.PROCESSED
-    assert committed(pg_engine) == (1, 1)
+    assert await committed(async_pg_engine) == (1, 1)
 
 
 async def test_a_handler_that_blocks_its_thread_is_left_behind_and_can_commit_nothing(
-    started: Threads, async_pg_engine: AsyncEngine, pg_engine: Engine, monkeypatch: pytest.MonkeyPatch
+    started: Threads, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pool, "GRACE_SECONDS", 0.1)
     stuck = Stuck(timeout=0.2)
@@ -143,13 +126,11 @@ async def test_a_handler_that_blocks_its_thread_is_left_behind_and_can_commit_no
     assert stuck.ended.is_set()
     assert stuck.error is not None, "its connection is closed"
     await none_is_left(async_pg_engine)
-    assert committed(pg_engine) == (1, 1)
+    assert await committed(async_pg_engine) == (1, 1)
 
 
 @pytest.mark.parametrize("in_database", [True, False])
-async def test_what_is_cancelled_commits_nothing(
-    started: Threads, async_pg_engine: AsyncEngine, pg_engine: Engine, in_database: bool
-):
+async def test_what_is_cancelled_commits_nothing(started: Threads, async_pg_engine: AsyncEngine, in_database: bool):
     stuck = Stuck()
     task = asyncio.create_task(run(started, replace(handler_of(hangs), timeout=None) if in_database else stuck.handler))
     if in_database:
@@ -162,7 +143,7 @@ async def test_what_is_cancelled_commits_nothing(
     await none_is_left(async_pg_engine)
     stuck.gate.set()
     await true(lambda: not started.left)
-    assert committed(pg_engine) == (0, 0)
+    assert await committed(async_pg_engine) == (0, 0)
 
 
 async def test_waiting_for_a_duplicate_is_not_the_handlers_time(
@@ -183,7 +164,7 @@ async def test_waiting_for_a_duplicate_is_not_the_handlers_time(
 
 
 async def test_if_too_many_threads_are_left_behind_the_next_one_waits(
-    started: Threads, pg_engine: Engine, monkeypatch: pytest.MonkeyPatch
+    started: Threads, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pool, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(pool, "MOST_LEFT", 1)
@@ -194,7 +175,7 @@ async def test_if_too_many_threads_are_left_behind_the_next_one_waits(
         waiting = asyncio.create_task(run(started, bill, OTHER))
         await true(lambda: said)
     assert "restart this process" in said[0]["event"]
-    assert committed(pg_engine) == (0, 0)
+    assert await committed(async_pg_engine) == (0, 0)
     stuck.gate.set()
     assert await waiting is Outcome.PROCESSED
 

@@ -11,12 +11,11 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import Message, Reject, event, inbox, inbox_handler
-from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit import Message, Reject, event, inbox_handler
 from outboxkit.brokers.rabbitmq.topology import delay_name
 from outboxkit.codec.envelopes import CloudEvents, Envelope, Reader
-from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
-from tests.integration.consumer.running_consumer import dead_letters
+from outboxkit.consumer import ConsumerPolicy
+from tests.integration.consumer.running_consumer import dead_letters, declare, starter
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -109,34 +108,19 @@ async def test_each_is_tried_so_often_and_no_oftener_and_is_one_dead_letter(
 
     functions = (another,) if case == "no handler" else (fail, refuse)
     ordered, delays = case == "ordered", DELAYS[:1]
-    subscriber = RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["#"], delays=delays, ordered=ordered
-    )
-    await subscriber.connect()
+    await declare(broker, {"#"}, ordered=ordered)
     broker.bind(queue=ELSEWHERE[0])
     count = send_all(broker)
     copies = broker.depth(ELSEWHERE[0])
-    policy = ConsumerPolicy(max_attempts=ATTEMPTS, retention=timedelta(days=36_500), delays=delays)
-    handlers = [inbox.handler_of(function) for function in functions]
-    consumer = Consumer(
-        async_pg_engine,
-        subscriber,
-        handlers,
-        queue=broker.queue,
-        concurrency=Concurrency(8, ordered=ordered),
-        policy=policy,
-        readers=readers,
-    )
-    stop = asyncio.Event()
-    running = asyncio.create_task(consumer.run(stop))
 
     async def settled() -> int:
         return len([row for row in await asyncio.to_thread(dead_letters, pg_engine) if row.handler != "Refuse"])
 
-    await eventually_async(settled, lambda found: found >= count)
-    assert [broker.depth(), broker.depth(delay_name(delays[0]))] == [0, 0]
-    stop.set()
-    await running
+    policy = ConsumerPolicy(max_attempts=ATTEMPTS, retention=timedelta(days=36_500), delays=delays)
+    start = starter(async_pg_engine, broker, delays, ordered=ordered)
+    async with start(*functions, topics={"#"}, policy=policy, readers=readers) as running:
+        await eventually_async(settled, lambda found: found >= count)
+        assert [broker.depth(), broker.depth(delay_name(delays[0]))] == [0, 0]
     letters = dead_letters(pg_engine)
     read = [row for row in letters if row.reason not in ("malformed", "undecodable")]
     at_once = [row for row in letters if row.reason in ("malformed", "undecodable")]
@@ -148,7 +132,7 @@ async def test_each_is_tried_so_often_and_no_oftener_and_is_one_dead_letter(
     elif case == "no handler":
         assert len(read) + len(at_once) == count
         assert {row.attempts for row in read} == {ATTEMPTS}
-        assert consumer.outcomes["retried"] == (ATTEMPTS - 1) * len(read)
+        assert running.consumer.outcomes["retried"] == (ATTEMPTS - 1) * len(read)
     else:
         assert len(read) // 2 + len(at_once) == count
         assert ran == {key: ATTEMPTS if key[0] == "Fail" else 1 for key in ids}
