@@ -31,7 +31,9 @@ class Mute(Exception):
 
 
 class HalfMade(Retry):
-    """A signal whose class has never called its base."""
+    """A signal whose class has never called its base, and whose delay is none."""
+
+    after: Any = "soon"
 
     def __init__(self) -> None:
         pass

@@ -144,8 +144,8 @@ async def test_a_stopped_drain_counts_also_what_failed_after_the_stop(bench: Ben
         await eventually_async(given_back)
         raise ValueError("boom")
 
-    bench.put(order(1, key="a"), order(2, key="a"))
+    bench.put(order(1, key="a"), order(2))
     policy = ConsumerPolicy(delays=IN_AN_HOUR)
-    done = await bench.drain(fails_late, concurrency=ORDERED, policy=policy)
+    done = await bench.drain(fails_late, concurrency=Concurrency(1, ordered=True), policy=policy)
     assert (done.outcomes, done.waiting) == ({Outcome.RETRIED: 1}, 1)
     assert sorted(bench.ready()) == ["m-1", "m-2"]

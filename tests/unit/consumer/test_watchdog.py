@@ -20,8 +20,7 @@ def lines(said: list[dict[str, object]]) -> list[str]:
     return [str(line["event"]) for line in said if "event loop" in str(line["event"])]
 
 
-@pytest.mark.parametrize("batch", [False, True])
-@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(("kind", "batch"), [("def", True), ("async def", False)])
 async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, batch: bool
 ):
