@@ -1,4 +1,4 @@
-"""The consumer against PostgreSQL and RabbitMQ, in this process: handlers that succeed, fail, reject and postpone."""
+"""The consumer against PostgreSQL and RabbitMQ: times, days of the inbox, and cancellations that nobody asked for."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -8,18 +8,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import BrokerUnavailable, Message, ids, inbox_handler, outbox
-from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.relay import Relay
-from tests.integration.consumer.running_consumer import (
-    Billed,
-    Ordered,
-    Start,
-    bill,
-    publish,
-    starter,
-    subscriber_of,
-)
+from outboxkit import BrokerUnavailable, ids, inbox_handler
+from tests.integration.consumer.running_consumer import Ordered, Start, bill, publish, starter, subscriber_of
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
@@ -27,34 +17,6 @@ from tests.support.polling import eventually_async
 @pytest.fixture(params=["thread", pytest.param("loop", marks=pytest.mark.night)])
 def start(async_pg_engine: AsyncEngine, broker: PlainClient, request: pytest.FixtureRequest) -> Start:
     return starter(async_pg_engine, broker, in_loop=request.param == "loop")
-
-
-async def test_a_message_goes_from_the_outbox_through_two_handlers(
-    start: Start, pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
-):
-    received: list[tuple[int, Message]] = []
-
-    @inbox_handler("ShipOrder")
-    def ship(session: Session, event: Billed, message: Message) -> None:
-        received.append((event.number, message))
-
-    async with start(bill, ship) as consumer:
-        with Session(pg_engine) as session, session.begin():
-            first = outbox.add(
-                session,
-                Ordered(7),
-                key="order-7",
-                headers={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
-            )
-        publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
-        relay = asyncio.create_task(Relay(async_pg_engine, publisher).run(consumer.stop))
-        await consumer.reaches(processed=2)
-        consumer.stop.set()
-        await relay
-    ((number, message),) = received
-    assert number == 7
-    assert (message.correlation_id, message.causation_id) == (first.id, first.id)
-    assert message.headers["traceparent"] == "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 async def test_a_consumer_reads_times_whatever_format_of_dates_the_database_has_set(

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Table, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import Message, Reject, inbox_handler
+from outboxkit import Message, Reject, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.consumer import Concurrency, Consumed, Consumer, ConsumerPolicy
@@ -24,11 +24,6 @@ IN_AN_HOUR = (timedelta(hours=1),)
 def order(number: int, **more: Any) -> Message:
     """The message of an order."""
     return message(**({"id": f"m-{number}", "payload": b'{"order_id":%d,"total":"1"}' % number} | more))
-
-
-def done(database_url: str) -> list[str]:
-    """What handlers have done."""
-    return [str(row["what"]) for row in rows(database_url, effects)]
 
 
 @inbox_handler("Work")
@@ -64,6 +59,18 @@ class Bench:
         self.put(redelivered)
         for _ in range(times):
             self.subscriber.queue.requeue(self.subscriber.queue.ready.pop())
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        """All rows of a table that are committed."""
+        return rows(self.engine.url.set(drivername="sqlite").render_as_string(), table)
+
+    def letters(self) -> list[dict[str, Any]]:
+        """The dead letters."""
+        return self.rows(tables.dead_letter)
+
+    def done(self) -> list[str]:
+        """What handlers have done."""
+        return [str(row["what"]) for row in self.rows(effects)]
 
     def ready(self) -> list[str]:
         """The ids of the messages that wait in the queue."""

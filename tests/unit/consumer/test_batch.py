@@ -14,8 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from outboxkit import Message, Outcome, Reject, inbox_handler, tables
 from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.consumer import Concurrency
-from tests.unit.consumer.conftest import Bench, done, in_both_places, order
-from tests.unit.shop import OrderConfirmed, StockChanged, count, effects, rows
+from tests.unit.consumer.conftest import Bench, in_both_places, order
+from tests.unit.shop import OrderConfirmed, StockChanged, effects
 
 pytestmark = in_both_places
 
@@ -53,10 +53,10 @@ async def drained(bench: Bench, *functions: Any, **more: Any) -> tuple[dict[Outc
     return found.outcomes, counts[1] - counts[0]
 
 
-async def test_a_batch_is_one_transaction_in_the_order_of_arrival(bench: Bench, database_url: str):
+async def test_a_batch_is_one_transaction_in_the_order_of_arrival(bench: Bench):
     bench.put(*map(order, range(50)))
     assert await drained(bench, together) == ({Outcome.PROCESSED: 50}, 1)
-    assert done(database_url) == [f"order {number}" for number in range(50)]
+    assert bench.done() == [f"order {number}" for number in range(50)]
     assert not bench.subscriber.unacked
 
 
@@ -65,25 +65,17 @@ async def test_no_batch_is_larger_than_allowed(bench: Bench):
     assert await drained(bench, together, concurrency=Concurrency(2, batch=20)) == ({Outcome.PROCESSED: 50}, 3)
 
 
-async def test_beside_a_handler_that_may_not_be_run_again_nothing_is_in_a_batch(bench: Bench):
-    @inbox_handler("Alone")
-    def alone(session: Session, event: OrderConfirmed) -> None: ...
-
-    bench.put(*map(order, range(5)))
-    assert await drained(bench, together, alone) == ({Outcome.PROCESSED: 10}, 10)
-
-
-async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench, database_url: str):
+async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench):
     bench.put(*map(order, range(50)))
     outcomes, count = await drained(bench, failing(30, error=Reject("poison")))
     assert outcomes == {Outcome.PROCESSED: 49, Outcome.DEAD: 1}
     assert count == 3, "what is before it, its dead letter, what is behind it"
-    assert done(database_url) == [f"order {number}" for number in range(50) if number != 30]
-    (letter,) = rows(database_url, tables.dead_letter)
+    assert bench.done() == [f"order {number}" for number in range(50) if number != 30]
+    (letter,) = bench.letters()
     assert (letter["message_id"], letter["reason"], letter["error"]) == ("m-30", "rejected", "Reject: poison")
 
 
-async def test_what_fails_only_when_it_is_written_is_found_by_halves(bench: Bench, database_url: str):
+async def test_what_fails_only_when_it_is_written_is_found_by_halves(bench: Bench):
     class Mapped(DeclarativeBase): ...
 
     class Row(Mapped):
@@ -96,38 +88,34 @@ async def test_what_fails_only_when_it_is_written_is_found_by_halves(bench: Benc
     bench.put(*map(order, range(16)))
     consumer = await bench.run_until_settled(writes, max_attempts=1)
     assert consumer.outcomes == {Outcome.PROCESSED: 15, Outcome.DEAD: 1}
-    assert count(database_url, effects) == 15
-    (letter,) = rows(database_url, tables.dead_letter)
+    assert len(bench.rows(effects)) == 15
+    (letter,) = bench.letters()
     assert letter["message_id"] == "m-11"
 
 
-async def test_the_attempts_of_a_retried_message_are_recorded(bench: Bench, database_url: str):
+async def test_the_attempts_of_a_retried_message_are_recorded(bench: Bench):
     bench.subscriber.queue.put(order(1), DeliveryHeaders(attempt=4))
     bench.put(order(2))
     await bench.drain(together)
-    assert [row["attempts"] for row in rows(database_url, tables.inbox)] == [4, 1]
+    assert [row["attempts"] for row in bench.rows(tables.inbox)] == [4, 1]
 
 
-async def test_failures_on_record_are_forgotten_with_the_batch_that_handles_their_messages(
-    bench: Bench, database_url: str
-):
+async def test_failures_on_record_are_forgotten_with_the_batch_that_handles_their_messages(bench: Bench):
     async with bench.engine.begin() as connection:
         noted = [{"queue": "billing", "message_id": f"m-{number}"} for number in (1, 2)]
         await connection.execute(insert(tables.attempt), noted)
     for number in (1, 2):
         bench.subscriber.queue.put(order(number), DeliveryHeaders(attempt=3))
     assert (await bench.drain(together)).outcomes == {Outcome.PROCESSED: 2}
-    assert rows(database_url, tables.attempt) == []
+    assert bench.rows(tables.attempt) == []
 
 
-async def test_a_message_that_is_also_for_a_handler_of_another_version_is_not_acked_with_its_batch(
-    bench: Bench, database_url: str
-):
+async def test_a_message_that_is_also_for_a_handler_of_another_version_is_not_acked_with_its_batch(bench: Bench):
     bench.subscriber.queue.put(order(1), DeliveryHeaders(handlers=("Together", "Newer")))
     bench.put(order(2))
     consumer = await bench.run_until_settled(together)
     assert consumer.outcomes == {Outcome.PROCESSED: 2, Outcome.DUPLICATE: 2, Outcome.RETRIED: 2, Outcome.DEAD: 1}
-    (letter,) = rows(database_url, tables.dead_letter)
+    (letter,) = bench.letters()
     assert (letter["message_id"], letter["handler"], letter["reason"]) == ("m-1", None, "no handler")
 
 
@@ -143,7 +131,6 @@ async def test_a_message_that_is_also_for_a_handler_of_another_version_is_not_ac
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_a_batch_does_what_its_messages_do_one_by_one(
     bench: Bench,
-    database_url: str,
     ordered: bool,
     numbers: list[int],
     poison: set[int],
@@ -159,12 +146,12 @@ async def test_a_batch_does_what_its_messages_do_one_by_one(
     await bench.run_until_settled(failing(*poison), concurrency=Concurrency(3, size, ordered=ordered), max_attempts=2)
     bench.stop.clear()
     wanted = [number for number in dict.fromkeys(numbers) if number not in poison | undecodable]
-    found = [int(what.split()[1]) for what in done(database_url)]
+    found = [int(what.split()[1]) for what in bench.done()]
     assert sorted(found) == sorted(wanted)
     for key in range(3):
         of_key = [number for number in found if number % 3 == key]
         assert not ordered or of_key == [number for number in wanted if number % 3 == key]
-    letters = {str(row["message_id"]) for row in rows(database_url, tables.dead_letter)}
+    letters = {str(row["message_id"]) for row in bench.letters()}
     assert letters == {f"m-{number}" for number in numbers if number in poison | undecodable}
 
 
@@ -184,12 +171,12 @@ async def test_handlers_in_a_thread_and_in_the_loop_have_a_transaction_each(benc
     assert await drained(bench, together, stock_together) == ({Outcome.PROCESSED: 40}, count)
 
 
-async def test_within_a_key_the_order_goes_before_that(bench: Bench, database_url: str):
+async def test_within_a_key_the_order_goes_before_that(bench: Bench):
     for number in range(10):
         bench.put(order(number, key="k"), stock(number, key="k"))
     found = await bench.drain(together, stock_together, concurrency=Concurrency(2, ordered=True))
     assert found.outcomes == {Outcome.PROCESSED: 20}
-    assert done(database_url) == [f"{kind} {number}" for number in range(10) for kind in ("order", "stock")]
+    assert bench.done() == [f"{kind} {number}" for number in range(10) for kind in ("order", "stock")]
 
 
 async def test_beside_an_awaited_one_of_its_type_a_plain_handler_stays_in_its_place(bench: Bench):

@@ -22,7 +22,7 @@ from outboxkit.consumer.inbox_days import InboxDays
 from outboxkit.database import engines
 from outboxkit.runtime import process
 from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, fails, work
-from tests.unit.shop import OrderConfirmed, count, message, rows
+from tests.unit.shop import OrderConfirmed, message
 
 
 class Gate:
@@ -59,7 +59,7 @@ async def test_a_stopped_drain_leaves_the_rest_and_counts_no_retry_of_it(bench: 
     assert bench.ready() == ["b", "c"]
 
 
-async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench, database_url: str):
+async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench):
     gate = Gate()
     bench.put(*[message(id=id_) for id_ in "abc"])
     running = asyncio.create_task(bench.consumer(gate.handler, concurrency=Concurrency(1)).run(bench.stop))
@@ -68,7 +68,7 @@ async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: 
     gate.open.set()
     with capture_logs() as said:
         await running
-    assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["a"]
+    assert [row["message_id"] for row in bench.rows(tables.inbox)] == ["a"]
     assert bench.ready() == ["b", "c"]
     assert not bench.subscriber.unacked
     assert [(line["event"], line["processed"]) for line in said if "stopped" in line["event"]] == [
@@ -76,7 +76,7 @@ async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: 
     ]
 
 
-async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench, database_url: str):
+async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench):
     gate = Gate()
     bench.put(message(id="a"))
     running = asyncio.create_task(bench.consumer(gate.handler).run(bench.stop))
@@ -86,7 +86,7 @@ async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench, datab
         await running
     await bench.subscriber.close()
     assert bench.ready() == ["a"]
-    assert count(database_url, tables.inbox) == 0
+    assert len(bench.rows(tables.inbox)) == 0
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ async def test_an_error_of_the_setup_ends_the_consumer(bench: Bench):
         await bench.consumer(work).run(bench.stop)
 
 
-async def test_a_broken_client_library_ends_a_drain_and_nothing_else(bench: Bench, database_url: str):
+async def test_a_broken_client_library_ends_a_drain_and_nothing_else(bench: Bench):
     original, errors = bench.subscriber.receive, [ZeroDivisionError(), asyncio.CancelledError(), RecursionError()]
 
     async def receive(*, wait: bool = True) -> MemoryDelivery | None:

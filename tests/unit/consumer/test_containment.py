@@ -16,7 +16,7 @@ from outboxkit.consumer import Concurrency, dispatcher, handle
 from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.handle import HandlerRunner
 from tests.unit.consumer.conftest import Bench, in_both_places, order
-from tests.unit.shop import OrderConfirmed, effects, message, rows
+from tests.unit.shop import OrderConfirmed, effects, message
 
 SINGLE, ORDERED = Concurrency(2), Concurrency(2, ordered=True)
 
@@ -87,9 +87,7 @@ LEAVING: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("bench", "kind"), [("loop", "async def"), ("loop", "def"), ("thread", "def")], indirect=["bench"]
 )
-async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(
-    bench: Bench, database_url: str, mode: str, kind: str
-):
+async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(bench: Bench, mode: str, kind: str):
     ran: list[int] = []
     names = list(LEAVING)
 
@@ -116,20 +114,20 @@ async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(
             max_attempts=2,
         )
     assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.RETRIED: len(names), Outcome.DEAD: len(names)}
-    assert len(rows(database_url, effects)) == len(rows(database_url, tables.inbox)) == 5
-    letters = {row["message_id"]: row for row in rows(database_url, tables.dead_letter)}
+    assert len(bench.rows(effects)) == len(bench.rows(tables.inbox)) == 5
+    letters = {row["message_id"]: row for row in bench.letters()}
     assert letters.keys() == {f"m-{number}" for number in range(len(names))}
     assert {(row["reason"], row["handler"], row["attempts"]) for row in letters.values()} == {("failed", "Leaves", 2)}
     assert all(0 < len(row["error"]) <= 1000 for row in letters.values())
     for number in range(len(names)):
         told = [line["log_level"] for line in said if line.get("message_id") == f"m-{number}" and "reason" in line]
         assert told == ["warning", "error"], names[number]
-    assert rows(database_url, tables.attempt) == []
+    assert bench.rows(tables.attempt) == []
 
 
 @pytest.mark.parametrize("mode", ["single", "batch", "ordered"])
 @pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_a_handler_that_has_ended_cannot_be_cancelled(bench: Bench, database_url: str, mode: str, kind: str):
+async def test_a_handler_that_has_ended_cannot_be_cancelled(bench: Bench, mode: str, kind: str):
     def cancel(task: "asyncio.Task[Any]", times: int) -> None:
         task.cancel()
         if times:
@@ -156,7 +154,7 @@ async def test_a_handler_that_has_ended_cannot_be_cancelled(bench: Bench, databa
         max_attempts=1,
     )
     assert consumer.outcomes == {Outcome.PROCESSED: 8}
-    assert len(rows(database_url, effects)) == len(rows(database_url, tables.inbox)) == 8
+    assert len(bench.rows(effects)) == len(bench.rows(tables.inbox)) == 8
 
 
 @event("Checked")
@@ -170,9 +168,7 @@ class Checked:
 
 @in_both_places
 @pytest.mark.parametrize("batch", [False, True])
-async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
-    bench: Bench, database_url: str, batch: bool
-):
+async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(bench: Bench, batch: bool):
     @inbox_handler("Check", batch=batch)
     def check(session: Session, event: Checked) -> None: ...
 
@@ -185,7 +181,7 @@ async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
         )
     consumer = await bench.run_until_settled(check, work, max_attempts=1)
     assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 4}
-    told = {row["message_id"]: (row["reason"], row["error"]) for row in rows(database_url, tables.dead_letter)}
+    told = {row["message_id"]: (row["reason"], row["error"]) for row in bench.letters()}
     assert told["c-0"] == ("undecodable", "DecodeError: the payload is not a valid Checked: KeyError: 'Mars/Olympus'")
 
 
@@ -195,9 +191,7 @@ class Panic(BaseException):
 
 @in_both_places
 @pytest.mark.parametrize("batch", [False, True])
-async def test_what_is_not_an_exception_ends_the_consumer_and_its_message_comes_again(
-    bench: Bench, database_url: str, batch: bool
-):
+async def test_what_is_not_an_exception_ends_the_consumer_and_its_message_comes_again(bench: Bench, batch: bool):
     @inbox_handler("Panics", batch=batch)
     def panics(session: Session, event: OrderConfirmed) -> None:
         session.execute(insert(effects).values(what=f"order {event.order_id}"))
@@ -208,13 +202,13 @@ async def test_what_is_not_an_exception_ends_the_consumer_and_its_message_comes_
     async with asyncio.timeout(30):
         with pytest.raises(Panic):
             await bench.consumer(panics).run(bench.stop)
-    assert "m-1" not in {row["message_id"] for row in rows(database_url, tables.inbox)}
-    assert rows(database_url, tables.dead_letter) == []
+    assert "m-1" not in {row["message_id"] for row in bench.rows(tables.inbox)}
+    assert bench.letters() == []
 
 
 @pytest.mark.parametrize(("concurrency", "redelivered"), [(SINGLE, False), (ORDERED, False), (SINGLE, True)])
 async def test_an_error_of_our_own_sets_one_message_aside(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency, redelivered: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency, redelivered: bool
 ):
     @inbox_handler("Work")
     def work(session: Session, event: OrderConfirmed) -> None: ...
@@ -232,20 +226,20 @@ async def test_an_error_of_our_own_sets_one_message_aside(
     with capture_logs() as said:
         consumer = await bench.run_until_settled(work, concurrency=concurrency)
     assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 2}
-    letters = rows(database_url, tables.dead_letter)
+    letters = bench.letters()
     assert sorted((row["message_id"], row["handler"], row["error"]) for row in letters) == [
         ("m-1", None, "KeyError: 'a bug'"),
         ("m-2", None, "CancelledError"),
     ]
     assert [line["log_level"] for line in said if "reason" in line] == ["error", "error"]
     assert all("unlucky" in line["exception"] for line in said if "reason" in line)
-    assert rows(database_url, tables.attempt) == [], "its start has ended"
+    assert bench.rows(tables.attempt) == [], "its start has ended"
 
 
 @pytest.mark.unexpected
 @pytest.mark.parametrize("concurrency", [SINGLE, ORDERED, Concurrency(2, ordered=True, batch=5)])
 async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency
 ):
     """And none of its key overtakes it, if they are ordered."""
     for module in (dispatcher, handle):
@@ -257,7 +251,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
         if len(refused) < 6:
             refused.append(asyncio.get_running_loop().time())
             raise ZeroDivisionError
-        handled_before.extend(rows(database_url, tables.inbox))
+        handled_before.extend(bench.rows(tables.inbox))
         return await bury(self, *given, **more)
 
     @inbox_handler("Rejects", batch=True)
@@ -271,7 +265,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DEAD: 1}
     assert refused[-1] - refused[0] >= 0.04, "it is no hot loop"
     assert len(handled_before) == (0 if concurrency.ordered else 1)
-    (row,) = rows(database_url, tables.dead_letter)
+    (row,) = bench.letters()
     assert (row["reason"], row["error"]) == ("rejected", "Reject: KeyError: 'x'")
 
 

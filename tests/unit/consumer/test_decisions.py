@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from outboxkit import (
-    ConfigurationError,
-    DecodeError,
-    NewerVersion,
-    Outcome,
-    Reject,
-    Retry,
-    inbox_handler,
-)
+from outboxkit import ConfigurationError, DecodeError, NewerVersion, Outcome, Reject, Retry, inbox_handler
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.rows import decode_headers
 from outboxkit.consumer import ConsumerPolicy, decisions

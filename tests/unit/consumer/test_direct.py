@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, insert, select, text
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
@@ -20,8 +20,9 @@ from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
 from outboxkit.message import changed, current_handling
 from outboxkit.runtime import process
+from tests.unit.consumer.conftest import Bench
 from tests.unit.inbox.test_versions import SEEN, Packed, pack
-from tests.unit.shop import NOW, OrderConfirmed, StockChanged, effects, message, rows
+from tests.unit.shop import NOW, OrderConfirmed, StockChanged, effects, message
 
 
 @inbox_handler("Sync")
@@ -43,13 +44,13 @@ def raising(error: BaseException | type[BaseException], name: str = "Raises", **
     return raises
 
 
-def direct(engine: AsyncEngine, *functions: Callable[..., Any], **more: Any) -> DirectPublisher:
-    return DirectPublisher(engine, [handler_of(each) for each in functions], **{"clock": lambda: NOW, **more})
+def direct(bench: Bench, *functions: Callable[..., Any], **more: Any) -> DirectPublisher:
+    return DirectPublisher(bench.engine, [handler_of(each) for each in functions], **{"clock": lambda: NOW, **more})
 
 
-async def publish(engine: AsyncEngine, *functions: Callable[..., Any], **more: Any) -> Receipt:
+async def publish(bench: Bench, *functions: Callable[..., Any], **more: Any) -> Receipt:
     """The receipt for one message."""
-    (receipt,) = await published(direct(engine, *functions), [message(**more)])
+    (receipt,) = await published(direct(bench, *functions), [message(**more)])
     return receipt
 
 
@@ -61,12 +62,8 @@ async def published(publisher: DirectPublisher, batch: Sequence[Message]) -> Seq
         await publisher.close()
 
 
-def handled(database_url: str) -> list[tuple[object, object]]:
-    return [(row["handler"], row["message_id"]) for row in rows(database_url, tables.inbox)]
-
-
-def what(database_url: str) -> list[object]:
-    return [row["what"] for row in rows(database_url, effects)]
+def handled(bench: Bench) -> list[tuple[object, object]]:
+    return [(row["handler"], row["message_id"]) for row in bench.rows(tables.inbox)]
 
 
 @pytest.mark.parametrize(
@@ -74,35 +71,35 @@ def what(database_url: str) -> list[object]:
     [({"version": 0}, "version is 0"), ({"key": "é" * 250}, "key is 500 bytes"), ({"topic": "\0"}, "NUL")],
 )
 async def test_a_row_that_outboxkit_would_not_write_is_rejected_and_others_are_handled(
-    async_engine: AsyncEngine, database_url: str, fields: dict[str, Any], reason: str
+    bench: Bench, fields: dict[str, Any], reason: str
 ):
     foreign, fine = changed(message(), id="foreign", **fields), message()
-    refused, handled = await published(direct(async_engine, work), [foreign, fine])
+    refused, handled = await published(direct(bench, work), [foreign, fine])
     assert refused.verdict is Verdict.REJECTED
     assert reason in str(refused.reason)
     assert handled == CONFIRMED
 
 
-async def test_every_handler_of_its_type_runs_once(async_engine: AsyncEngine, database_url: str):
+async def test_every_handler_of_its_type_runs_once(bench: Bench):
     @inbox_handler("Other")
     def other(session: Session, event: StockChanged) -> None:
         raise AssertionError
 
-    publisher = direct(async_engine, work, other, async_work)
+    publisher = direct(bench, work, other, async_work)
     batch = [message(headers={"tenant": "acme"}), message(headers={"tenant": "acme"})]
     assert await published(publisher, batch) == [CONFIRMED, CONFIRMED]
     assert await published(publisher, batch[:1]) == [CONFIRMED]
-    assert what(database_url) == ["order 7", "m-1 {'tenant': 'acme'}"]
-    assert sorted(handled(database_url)) == [("Async", "m-1"), ("Sync", "m-1")]
+    assert bench.done() == ["order 7", "m-1 {'tenant': 'acme'}"]
+    assert sorted(handled(bench)) == [("Async", "m-1"), ("Sync", "m-1")]
     assert current_handling() is None
 
 
-async def test_what_a_handler_did_before_it_failed_is_undone(async_engine: AsyncEngine, database_url: str):
+async def test_what_a_handler_did_before_it_failed_is_undone(bench: Bench):
     with capture_logs() as logged:
-        receipt = await publish(async_engine, raising(ZeroDivisionError("no")), async_work)
+        receipt = await publish(bench, raising(ZeroDivisionError("no")), async_work)
     assert receipt == Receipt(Verdict.REJECTED, "Raises: ZeroDivisionError: no")
-    assert what(database_url) == ["m-1 {}"]
-    assert handled(database_url) == [("Async", "m-1")]
+    assert bench.done() == ["m-1 {}"]
+    assert handled(bench) == [("Async", "m-1")]
     (line,) = logged
     assert (line["event"], line["log_level"], line["handler"]) == ("handler failed", "warning", "Raises")
     assert (line["message_id"], line["type"]) == ("m-1", "OrderConfirmed")
@@ -124,17 +121,17 @@ async def test_what_a_handler_did_before_it_failed_is_undone(async_engine: Async
     ids=str,
 )
 async def test_the_receipt_says_what_the_handler_raised(
-    async_engine: AsyncEngine, database_url: str, error: BaseException, options: dict[str, Any], receipt: Receipt
+    bench: Bench, error: BaseException, options: dict[str, Any], receipt: Receipt
 ):
-    found = await publish(async_engine, raising(error, **options))
+    found = await publish(bench, raising(error, **options))
     assert (found.verdict, found.after, found.final) == (receipt.verdict, receipt.after, receipt.final)
     assert str(found.reason).startswith(str(receipt.reason))
-    assert (what(database_url), handled(database_url)) == ([], [])
-    assert await publish(async_engine, work) is CONFIRMED
+    assert (bench.done(), handled(bench)) == ([], [])
+    assert await publish(bench, work) is CONFIRMED
 
 
 @pytest.mark.parametrize("colour", ["def", "async def"])
-async def test_a_handler_that_cancels_its_task_has_failed(async_engine: AsyncEngine, database_url: str, colour: str):
+async def test_a_handler_that_cancels_its_task_has_failed(bench: Bench, colour: str):
     @inbox_handler("Cancels")
     def cancels(session: Session, event: OrderConfirmed) -> None:
         asyncio.current_task().cancel()
@@ -145,13 +142,13 @@ async def test_a_handler_that_cancels_its_task_has_failed(async_engine: AsyncEng
         asyncio.current_task().cancel()
         await asyncio.sleep(10)
 
-    receipt = await publish(async_engine, cancels if colour == "def" else cancels_and_waits)
+    receipt = await publish(bench, cancels if colour == "def" else cancels_and_waits)
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, False)
-    assert what(database_url) == []
-    assert await publish(async_engine, work) is CONFIRMED
+    assert bench.done() == []
+    assert await publish(bench, work) is CONFIRMED
 
 
-async def test_a_cancelled_publish_ends_and_nothing_is_committed(async_engine: AsyncEngine, database_url: str):
+async def test_a_cancelled_publish_ends_and_nothing_is_committed(bench: Bench):
     begun = asyncio.Event()
 
     @inbox_handler("Waits")
@@ -160,53 +157,49 @@ async def test_a_cancelled_publish_ends_and_nothing_is_committed(async_engine: A
         begun.set()
         await asyncio.sleep(60)
 
-    publishing = asyncio.create_task(publish(async_engine, waits, work))
+    publishing = asyncio.create_task(publish(bench, waits, work))
     await begun.wait()
     publishing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await publishing
-    assert (what(database_url), handled(database_url)) == ([], [])
-    assert await publish(async_engine, work) is CONFIRMED
+    assert (bench.done(), handled(bench)) == ([], [])
+    assert await publish(bench, work) is CONFIRMED
 
 
-async def test_a_payload_that_is_not_the_event_is_dead_at_once(async_engine: AsyncEngine):
-    receipt = await publish(async_engine, work, payload=b'{"order_id": "many"}')
+async def test_a_payload_that_is_not_the_event_is_dead_at_once(bench: Bench):
+    receipt = await publish(bench, work, payload=b'{"order_id": "many"}')
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, True)
     assert "Sync: DecodeError: the payload is " in str(receipt.reason)
 
 
-async def test_a_type_that_no_handler_takes_is_unroutable(async_engine: AsyncEngine):
-    receipt = await publish(async_engine, work, type="ParcelSent")
+async def test_a_type_that_no_handler_takes_is_unroutable(bench: Bench):
+    receipt = await publish(bench, work, type="ParcelSent")
     assert receipt == Receipt(Verdict.UNROUTABLE, "no handler here takes 'ParcelSent'")
 
 
-async def test_a_replayed_message_is_for_the_handlers_that_are_named_on_it(
-    async_engine: AsyncEngine, database_url: str
-):
+async def test_a_replayed_message_is_for_the_handlers_that_are_named_on_it(bench: Bench):
     headers = {"outboxkit-handlers": ["Async"], "outboxkit-attempt": 3, "tenant": "acme"}
-    assert await publish(async_engine, work, async_work, headers=headers, queue="billing") is CONFIRMED
-    assert what(database_url) == ["m-1 {'tenant': 'acme'}"]
-    receipt = await publish(async_engine, work, async_work, headers={"outboxkit-handlers": ["Sync", "Gone"]})
+    assert await publish(bench, work, async_work, headers=headers, queue="billing") is CONFIRMED
+    assert bench.done() == ["m-1 {'tenant': 'acme'}"]
+    receipt = await publish(bench, work, async_work, headers={"outboxkit-handlers": ["Sync", "Gone"]})
     assert receipt == Receipt(Verdict.UNROUTABLE, "no handler here takes 'OrderConfirmed' and is named Gone")
-    assert handled(database_url) == [("Async", "m-1")]
+    assert handled(bench) == [("Async", "m-1")]
 
 
-async def test_a_message_that_may_have_been_handled_and_forgotten_is_refused(
-    async_engine: AsyncEngine, database_url: str
-):
+async def test_a_message_that_may_have_been_handled_and_forgotten_is_refused(bench: Bench):
     old = message(created_at=NOW - timedelta(days=2))
-    strict = direct(async_engine, work, retention=timedelta(days=2))
+    strict = direct(bench, work, retention=timedelta(days=2))
     (receipt,) = await published(strict, [old])
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, True)
     assert "(2 days)" in str(receipt.reason)
     later = datetime(2099, 1, 1, tzinfo=UTC)  # what is accepted is remembered from then on
     accepted = message(created_at=old.created_at, headers={"outboxkit-accepted-at": int(later.timestamp() * 1000)})
     assert await published(strict, [accepted]) == [CONFIRMED]
-    assert what(database_url) == ["order 7"]
-    assert [row["processed_at"] for row in rows(database_url, tables.inbox)] == [later]
+    assert bench.done() == ["order 7"]
+    assert [row["processed_at"] for row in bench.rows(tables.inbox)] == [later]
 
 
-async def test_what_a_handler_left_running_cannot_use_its_session(async_engine: AsyncEngine):
+async def test_what_a_handler_left_running_cannot_use_its_session(bench: Bench):
     left = []
 
     @inbox_handler("Leaves")
@@ -219,17 +212,15 @@ async def test_what_a_handler_left_running_cannot_use_its_session(async_engine: 
         committed = asyncio.Event()
         left.append((committed, asyncio.create_task(later())))
 
-    assert await publish(async_engine, leaves) is CONFIRMED
+    assert await publish(bench, leaves) is CONFIRMED
     ((committed, task),) = left
     committed.set()
     with pytest.raises(InvalidRequestError, match="closed"):
         await task
-    assert async_engine.pool.checkedout() == 0
+    assert bench.engine.pool.checkedout() == 0
 
 
-async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_after_that(
-    async_engine: AsyncEngine, database_url: str
-):
+async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_after_that(bench: Bench):
     @inbox_handler("Slow", timeout=60)
     async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
         await asyncio.sleep(60)
@@ -240,53 +231,51 @@ async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_af
         while time.monotonic() < until:
             pass
 
-    publisher = direct(async_engine, slow, blocks, timeout=timedelta(seconds=0.4))
+    publisher = direct(bench, slow, blocks, timeout=timedelta(seconds=0.4))
     receipts = await published(publisher, [message(), message(id="m-2"), message(id="m-3", key="one")])
     assert [receipt.verdict for receipt in receipts] == [Verdict.REJECTED, Verdict.NOT_SENT, Verdict.NOT_SENT]
     assert "took longer than 0.2 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[1:]] == ["there was no time left for it"] * 2
-    assert handled(database_url) == [("Blocks", "m-1")]
+    assert handled(bench) == [("Blocks", "m-1")]
 
 
-async def test_a_message_whose_handler_loses_another_database_fails_in_the_end(
-    async_engine: AsyncEngine, database_url: str, tmp_path: Path
-):
+async def test_a_message_whose_handler_loses_another_database_fails_in_the_end(bench: Bench, tmp_path: Path):
     other = create_engine(f"sqlite:///{tmp_path}/gone/other.db")
 
     @inbox_handler("Elsewhere")
     def elsewhere(session: Session, event: OrderConfirmed) -> None:
         other.connect()
 
-    publisher = direct(async_engine, elsewhere)
+    publisher = direct(bench, elsewhere)
     verdicts = [[each.verdict for each in await published(publisher, [message()])] for _ in range(6)]
     assert verdicts == [[Verdict.UNKNOWN]] * 4 + [[Verdict.REJECTED]] * 2
 
 
-async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):
-    engine = process.engine(f"sqlite:///{tmp_path}/gone/shop.db", name="test")
-    receipts = await published(direct(engine, work, async_work), [message(), message(id="m-2")])
+async def test_a_database_that_is_away_is_nobodys_fault(bench: Bench, tmp_path: Path):
+    bench.engine = process.engine(f"sqlite:///{tmp_path}/gone/shop.db", name="test")
+    receipts = await published(direct(bench, work, async_work), [message(), message(id="m-2")])
     assert [receipt.verdict for receipt in receipts] == [Verdict.UNKNOWN, Verdict.NOT_SENT]
     assert "unable to open" in str(receipts[0].reason)
-    await engine.dispose()
+    await bench.engine.dispose()
 
 
-async def test_tables_that_are_missing_are_no_failure_of_a_message(async_engine: AsyncEngine):
-    async with async_engine.begin() as connection:
+async def test_tables_that_are_missing_are_no_failure_of_a_message(bench: Bench):
+    async with bench.engine.begin() as connection:
         await connection.execute(text("ALTER TABLE outboxkit_inbox RENAME TO elsewhere"))
-    receipt = await publish(async_engine, work)
+    receipt = await publish(bench, work)
     assert receipt.verdict is Verdict.UNKNOWN
     assert "outboxkit_inbox" in str(receipt.reason)
 
 
-async def test_events_of_older_versions_and_names_are_handled(async_engine: AsyncEngine):
+async def test_events_of_older_versions_and_names_are_handled(bench: Bench):
     SEEN.clear()
     old = message(id="1", type="Wrapped", payload=b'{"number":2}')
     new = message(id="2", type="Packed", payload=b'{"parcel":7}', version=2)
-    assert list(await published(direct(async_engine, pack), [old, new])) == [CONFIRMED, CONFIRMED]
+    assert list(await published(direct(bench, pack), [old, new])) == [CONFIRMED, CONFIRMED]
     assert [Packed(2), Packed(7)] == SEEN
 
 
-async def test_a_newer_version_is_tried_again(async_engine: AsyncEngine):
-    receipt = await publish(async_engine, pack, type="Packed", payload=b"{}", version=3)
+async def test_a_newer_version_is_tried_again(bench: Bench):
+    receipt = await publish(bench, pack, type="Packed", payload=b"{}", version=3)
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, False)
     assert "Pack: NewerVersion: it has version 3 of 'Packed'" in str(receipt.reason)

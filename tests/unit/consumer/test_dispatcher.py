@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Outcome, Reject, Retry, inbox_handler, tables
+from outboxkit import Outcome, Reject, inbox_handler, tables
 from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.consumer import Concurrency, ConsumerPolicy, decisions, dispatcher
 from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, order
-from tests.unit.shop import OrderConfirmed, StockChanged, message, rows
+from tests.unit.shop import OrderConfirmed, StockChanged, message
 
 
 class Trace:
@@ -34,7 +33,7 @@ class Trace:
 
 
 async def test_a_redelivered_message_runs_with_nothing_beside_it_and_its_start_is_forgotten(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     trace, handle = Trace(), dispatcher.Dispatcher._handle
 
@@ -57,25 +56,10 @@ async def test_a_redelivered_message_runs_with_nothing_beside_it_and_its_start_i
     beside = dict(trace.seen)
     assert (beside[100], beside[101]) == (1, 1)
     assert max(beside.values()) > 1, "the others share the time"
-    assert rows(database_url, tables.attempt) == []
+    assert bench.rows(tables.attempt) == []
 
 
-async def test_a_start_is_recorded_before_the_handler_of_a_redelivered_message_is_called(
-    bench: Bench, database_url: str
-):
-    found: list[object] = []
-
-    @inbox_handler("Looks")
-    async def looks(session: AsyncSession, event: OrderConfirmed) -> None:
-        found.extend((row["message_id"], row["starts"]) for row in rows(database_url, tables.attempt))
-
-    bench.put(order(1))
-    bench.put_redelivered(order(2))
-    await bench.run_until_settled(looks)
-    assert found == [("m-2", 1)]
-
-
-async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench: Bench, database_url: str):
+async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench: Bench):
     trace = Trace()
     consumer = bench.consumer(trace.handler)
     records = consumer._runner.records
@@ -86,12 +70,12 @@ async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench:
     done = await bench.drain(trace.handler)
     assert done.outcomes == {Outcome.DEAD: 1, Outcome.PROCESSED: 1}
     assert [number for number, _ in trace.seen] == [2]
-    (letter,) = rows(database_url, tables.dead_letter)
+    (letter,) = bench.letters()
     assert (letter["message_id"], letter["reason"]) == ("m-1", "crash")
-    assert rows(database_url, tables.attempt) == []
+    assert bench.rows(tables.attempt) == []
 
 
-async def test_the_most_crashes_that_a_policy_may_allow_come_before_it_is_renewed(bench: Bench, database_url: str):
+async def test_the_most_crashes_that_a_policy_may_allow_come_before_it_is_renewed(bench: Bench):
     trace = Trace()
     policy = ConsumerPolicy(max_crashes=decisions.MOST_CRASHES)
     bench.put_redelivered(order(1))
@@ -100,20 +84,18 @@ async def test_the_most_crashes_that_a_policy_may_allow_come_before_it_is_renewe
         await records.start("m-1", bench.stop)
         queue.requeue(queue.ready.pop())
     assert (await bench.drain(trace.handler, policy=policy)).outcomes == {Outcome.DEAD: 1}
-    assert [letter["reason"] for letter in rows(database_url, tables.dead_letter)] == ["crash"]
+    assert [letter["reason"] for letter in bench.letters()] == ["crash"]
 
 
-async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench, database_url: str):
+async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench):
     trace = Trace()
     bench.put_redelivered(order(1), times=10)
     assert (await bench.drain(trace.handler)).outcomes == {Outcome.PROCESSED: 1}
-    assert rows(database_url, tables.attempt) == []
+    assert bench.rows(tables.attempt) == []
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-async def test_a_start_without_an_end_counts_unless_a_stop_did_not_wait_for_it(
-    bench: Bench, database_url: str, *, is_stopped: bool
-):
+async def test_a_start_without_an_end_counts_unless_a_stop_did_not_wait_for_it(bench: Bench, *, is_stopped: bool):
     """A handler may cancel every task there is, and so end its process."""
     began = asyncio.Event()
 
@@ -129,19 +111,8 @@ async def test_a_start_without_an_end_counts_unless_a_stop_did_not_wait_for_it(
         bench.stop.set()
     running.cancel()
     await asyncio.wait((running,))
-    starts = [row["starts"] for row in rows(database_url, tables.attempt) if row["starts"]]
+    starts = [row["starts"] for row in bench.rows(tables.attempt) if row["starts"]]
     assert starts == ([] if is_stopped else [1])
-
-
-async def test_a_redelivered_message_that_failed_counts_as_new(bench: Bench, database_url: str):
-    @inbox_handler("Fails")
-    async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
-        raise Retry(after=timedelta(hours=1))
-
-    bench.subscriber.delays = IN_AN_HOUR
-    bench.put_redelivered(order(1))
-    assert (await bench.drain(fails)).outcomes == {Outcome.RETRIED: 1}
-    assert rows(database_url, tables.attempt) == []
 
 
 async def test_a_single_message_is_not_held_up_by_batches_for_ever(bench: Bench):
@@ -175,7 +146,7 @@ def failing_first(number: int, failures: int, *, batch: bool = False) -> tuple[l
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_in_order_a_failing_key_waits_while_other_keys_flow(bench: Bench, database_url: str, *, batch: bool):
+async def test_in_order_a_failing_key_waits_while_other_keys_flow(bench: Bench, *, batch: bool):
     calls, handler = failing_first(1, 3, batch=batch)
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 9)))
     consumer = await bench.run_until_settled(handler, concurrency=Concurrency(4, ordered=True), max_attempts=9)
@@ -184,23 +155,23 @@ async def test_in_order_a_failing_key_waits_while_other_keys_flow(bench: Bench, 
     assert [number for number in calls if number % 2] == [1, 1, 1, 1, 3, 5, 7]
     assert [number for number in calls if not number % 2] == [2, 4, 6, 8]
     assert calls.index(8) < calls.index(3)
-    assert rows(database_url, tables.attempt) == []
-    attempts = {row["message_id"]: row["attempts"] for row in rows(database_url, tables.inbox)}
+    assert bench.rows(tables.attempt) == []
+    attempts = {row["message_id"]: row["attempts"] for row in bench.rows(tables.inbox)}
     assert attempts["m-1"] == retried + 1
 
 
-async def test_in_order_the_key_goes_on_behind_a_dead_letter(bench: Bench, database_url: str):
+async def test_in_order_the_key_goes_on_behind_a_dead_letter(bench: Bench):
     calls, handler = failing_first(1, 100)
     bench.put(*(order(number, key="a") for number in range(1, 4)))
     consumer = await bench.run_until_settled(handler, concurrency=Concurrency(4, ordered=True), max_attempts=3)
     assert consumer.outcomes == {Outcome.PROCESSED: 2, Outcome.RETRIED: 2, Outcome.DEAD: 1}
     assert calls == [1, 1, 1, 2, 3]
-    (letter,) = rows(database_url, tables.dead_letter)
+    (letter,) = bench.letters()
     assert (letter["attempts"], letter["reason"]) == (3, "failed")
     assert letter["first_failed_at"] is not None
 
 
-async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database_url: str):
+async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench):
     _, handler = failing_first(1, 100)
     bench.subscriber.delays = IN_AN_HOUR
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 7)))
@@ -210,15 +181,15 @@ async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database
     assert done.outcomes == {Outcome.RETRIED: 1, Outcome.PROCESSED: 3}
     assert done.waiting == 3
     assert bench.ready() == ["m-1", "m-3", "m-5"]
-    assert [(row["message_id"], row["failures"]) for row in rows(database_url, tables.attempt)] == [("m-1", 1)]
+    assert [(row["message_id"], row["failures"]) for row in bench.rows(tables.attempt)] == [("m-1", 1)]
 
 
-async def test_the_attempts_of_a_consumer_in_order_outlive_it(bench: Bench, database_url: str):
+async def test_the_attempts_of_a_consumer_in_order_outlive_it(bench: Bench):
     _, handler = failing_first(1, 100)
     bench.put(order(1, key="a"))
     for _ in range(2):
         await bench.drain(handler, concurrency=Concurrency(ordered=True), policy=ConsumerPolicy(delays=IN_AN_HOUR))
-    assert [(row["failures"], row["starts"]) for row in rows(database_url, tables.attempt)] == [(2, 0)]
+    assert [(row["failures"], row["starts"]) for row in bench.rows(tables.attempt)] == [(2, 0)]
 
 
 async def test_a_cancellation_that_the_client_library_swallows_ends_it_all_the_same(
@@ -251,7 +222,7 @@ async def test_a_cancellation_that_the_client_library_swallows_ends_it_all_the_s
 @pytest.mark.parametrize("newer", [(), ("Newer",)])
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_a_handler_that_has_buried_a_redelivered_message_does_not_run_again(
-    bench: Bench, database_url: str, ordered: bool, newer: tuple[str, ...]
+    bench: Bench, ordered: bool, newer: tuple[str, ...]
 ):
     """A process ended after the dead letter of one handler; another one fails once more."""
     calls = Counter[str]()
@@ -276,5 +247,5 @@ async def test_a_handler_that_has_buried_a_redelivered_message_does_not_run_agai
     bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
     await bench.run_until_settled(rejects, stumbles, concurrency=Concurrency(2, ordered=ordered))
     assert calls == {"Stumbles": 3}
-    letters = {row["handler"]: row["reason"] for row in rows(database_url, tables.dead_letter)}
+    letters = {row["handler"]: row["reason"] for row in bench.letters()}
     assert letters == {"Rejects": "rejected"} | dict.fromkeys([None] * len(newer), "no handler")

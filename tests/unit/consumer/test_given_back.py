@@ -12,8 +12,8 @@ from outboxkit.consumer import Concurrency, ConsumerPolicy
 from outboxkit.consumer.attempts import Records
 from outboxkit.consumer.transactions import Transactions
 from tests.support.polling import eventually_async
-from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, done, fails, order, rejects, work
-from tests.unit.shop import OrderConfirmed, StockChanged, rows
+from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, fails, order, rejects, work
+from tests.unit.shop import OrderConfirmed, StockChanged
 
 ORDERED = Concurrency(2, ordered=True)
 
@@ -84,7 +84,7 @@ async def test_a_batch_that_a_stop_keeps_from_its_transaction_comes_again(
 
 @pytest.mark.parametrize("together", [1, 2])
 async def test_behind_a_part_of_a_batch_that_a_stop_gave_back_nothing_of_its_key_is_handled(
-    bench: Bench, database_url: str, together: int, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, together: int, monkeypatch: pytest.MonkeyPatch
 ):
     """The database is away for the part in a thread, and back for the one in the event loop."""
     run = Transactions.run
@@ -107,11 +107,11 @@ async def test_behind_a_part_of_a_batch_that_a_stop_gave_back_nothing_of_its_key
     bench.put(*(order(number, key="k", **stock) for number in range(together)))
     bench.put(order(8, key="k"), order(9, key="another"))
     await bench.consumer(in_thread, in_loop, concurrency=ORDERED).run(bench.stop)
-    assert done(database_url) == ["order 9"]
+    assert bench.done() == ["order 9"]
     assert sorted(bench.ready()) == [*(f"m-{number}" for number in range(together)), "m-8"]
 
 
-async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Bench, database_url: str):
+async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Bench):
     began, may_end = asyncio.Event(), asyncio.Event()
 
     @inbox_handler("Waits")
@@ -131,7 +131,7 @@ async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Be
     bench.stop.set()
     await running
     assert consumer.outcomes == {Outcome.PROCESSED: 1}
-    assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["m-1"]
+    assert [row["message_id"] for row in bench.rows(tables.inbox)] == ["m-1"]
 
 
 async def test_a_stopped_drain_counts_also_what_failed_after_the_stop(bench: Bench):

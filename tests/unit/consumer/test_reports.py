@@ -11,17 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import Outcome, inbox_handler, tables
+from outboxkit import Outcome, inbox_handler
 from outboxkit.consumer import Failure
 from outboxkit.errors import ConfigurationError
 from tests.unit.consumer.conftest import Bench
-from tests.unit.shop import OrderConfirmed, message, rows
+from tests.unit.shop import OrderConfirmed, message
 
 CARD = "4111"
 
 
 async def test_a_failure_reaches_the_log_the_standard_logging_and_the_hook(
-    bench: Bench, database_url: str, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ):
     def compute(found: dict[str, Any]) -> Any:
         secret = "4111-1111"  # noqa: F841
@@ -52,7 +52,7 @@ async def test_a_failure_reaches_the_log_the_standard_logging_and_the_hook(
         ("Computes", 1, False, KeyError),
         ("Computes", 2, True, KeyError),
     ]
-    (row,) = rows(database_url, tables.dead_letter)
+    (row,) = bench.letters()
     told = [line for line in said if "reason" in line]
     for text in (row["traceback"], *(line["exception"] for line in told), failures[0].traceback):
         assert text.startswith("Traceback (most recent call last):\n")
@@ -70,7 +70,7 @@ async def test_a_failure_reaches_the_log_the_standard_logging_and_the_hook(
 
 
 async def test_no_value_of_a_statement_and_no_forged_line_leaves_the_consumer(
-    bench: Bench, database_url: str, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ):
     forged = "x\n2026-01-01 [info] forged\x1b[31m"
 
@@ -87,7 +87,7 @@ async def test_no_value_of_a_statement_and_no_forged_line_leaves_the_consumer(
     bench.put(message(type="OrderConfirmed", correlation_id=forged), message(id=forged, type=forged))
     with capture_logs() as said, caplog.at_level(logging.WARNING, "outboxkit.consumer"):
         await bench.run_until_settled(inserts, max_attempts=1)
-    letters = rows(database_url, tables.dead_letter)
+    letters = bench.letters()
     texts = [value for line in said for value in line.values() if isinstance(value, str)]
     texts += [logging.Formatter().format(record) for record in caplog.records]
     texts += [str(row[name]) for row in letters for name in ("error", "traceback")]

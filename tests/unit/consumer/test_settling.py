@@ -15,16 +15,14 @@ from outboxkit import Retry, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
 from tests.unit.consumer.conftest import AT_ONCE, Bench, fails, order
-from tests.unit.shop import OrderConfirmed, message, rows
+from tests.unit.shop import OrderConfirmed, message
 
 
-async def test_while_a_copy_waits_no_start_is_on_record(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_while_a_copy_waits_no_start_is_on_record(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     retry, recorded = MemoryDelivery.retry, list[Any]()
 
     async def look(self: MemoryDelivery, *given: Any, **more: Any) -> timedelta:
-        recorded.append([row["starts"] for row in rows(database_url, tables.attempt)])
+        recorded.append([row["starts"] for row in bench.rows(tables.attempt)])
         return await retry(self, *given, **more)
 
     monkeypatch.setattr(MemoryDelivery, "retry", look)
@@ -33,7 +31,7 @@ async def test_while_a_copy_waits_no_start_is_on_record(
     assert recorded == [[]]
 
 
-async def test_a_start_stays_on_record_if_the_dead_letter_was_not_written(bench: Bench, database_url: str):
+async def test_a_start_stays_on_record_if_the_dead_letter_was_not_written(bench: Bench):
     def refuse(*given: Any) -> None:
         if given[2].startswith(f"INSERT INTO {tables.dead_letter.name}"):
             bench.stop.set()
@@ -45,7 +43,7 @@ async def test_a_start_stays_on_record_if_the_dead_letter_was_not_written(bench:
     bench.put_redelivered(message())
     async with asyncio.timeout(120):
         await bench.consumer(fails, max_attempts=1).run(bench.stop)
-    assert [row["starts"] for row in rows(database_url, tables.attempt)] == [1]
+    assert [row["starts"] for row in bench.rows(tables.attempt)] == [1]
     assert len(bench.subscriber.queue.ready) == 1
 
 
@@ -62,14 +60,12 @@ async def test_in_order_a_message_that_came_back_often_stays_in_front_of_its_key
     assert handled == [7, 8]
 
 
-async def test_in_order_one_that_may_have_killed_a_process_is_a_suspect_at_each_attempt(
-    bench: Bench, database_url: str
-):
+async def test_in_order_one_that_may_have_killed_a_process_is_a_suspect_at_each_attempt(bench: Bench):
     starts: list[Any] = []
 
     @inbox_handler("Fails")
     async def looks(session: AsyncSession, event: OrderConfirmed) -> None:
-        starts.extend(row["starts"] for row in rows(database_url, tables.attempt))
+        starts.extend(row["starts"] for row in bench.rows(tables.attempt))
         raise ValueError("boom")
 
     bench.put_redelivered(message(key="k"))
@@ -78,9 +74,7 @@ async def test_in_order_one_that_may_have_killed_a_process_is_a_suspect_at_each_
 
 
 @pytest.mark.parametrize(("crashes", "reason"), [(0, "failed"), (3, "crash")])
-async def test_in_order_a_dead_letter_tells_of_the_failures_before_a_restart(
-    bench: Bench, database_url: str, crashes: int, reason: str
-):
+async def test_in_order_a_dead_letter_tells_of_the_failures_before_a_restart(bench: Bench, crashes: int, reason: str):
     records = bench.consumer(fails)._runner.records
     failed = await records.fail("m-1", 1, bench.stop)
     assert failed is not None
@@ -88,7 +82,7 @@ async def test_in_order_a_dead_letter_tells_of_the_failures_before_a_restart(
         await records.start("m-1", bench.stop)
     bench.put_redelivered(message(key="k"))
     await bench.run_until_settled(fails, max_attempts=2, concurrency=Concurrency(2, ordered=True))
-    (letter,) = rows(database_url, tables.dead_letter)
+    (letter,) = bench.letters()
     assert (letter["reason"], letter["attempts"], letter["first_failed_at"]) == (reason, 2, failed.first_failed_at)
 
 

@@ -12,14 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import inbox_handler, tables
+from outboxkit import inbox_handler
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, DatabaseAway, Transactions, is_conflict
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.runtime.outage import Outage, what_is_away
 from tests.unit.consumer.conftest import Bench, in_both_places
-from tests.unit.shop import OrderConfirmed, effects, message, rows
+from tests.unit.shop import OrderConfirmed, effects, message
 
 
 class FromServer(Exception):
@@ -193,7 +193,7 @@ async def test_a_database_that_does_not_answer_is_away(transactions: Transaction
 
 @in_both_places
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError()])
-async def test_a_hook_of_the_session_is_a_part_of_the_handler(bench: Bench, database_url: str, error: BaseException):
+async def test_a_hook_of_the_session_is_a_part_of_the_handler(bench: Bench, error: BaseException):
     attempts: list[int] = []
 
     def fail(_: Session) -> None:
@@ -208,6 +208,6 @@ async def test_a_hook_of_the_session_is_a_part_of_the_handler(bench: Bench, data
     bench.put(message())
     await bench.run_until_settled(hooked, max_attempts=3)
     assert len(attempts) == 3
-    assert rows(database_url, effects) == []
-    (letter,) = rows(database_url, tables.dead_letter)
+    assert bench.rows(effects) == []
+    (letter,) = bench.letters()
     assert letter["attempts"] == 3

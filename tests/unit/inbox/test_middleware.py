@@ -11,16 +11,7 @@ from sqlalchemy import Engine, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import (
-    ConfigurationError,
-    Outcome,
-    Reject,
-    Retry,
-    TransactionRequired,
-    inbox,
-    inbox_handler,
-    tables,
-)
+from outboxkit import ConfigurationError, Outcome, Reject, Retry, TransactionRequired, inbox, inbox_handler, tables
 from outboxkit.errors.failures import traceback_of
 from outboxkit.inbox import Context, Wiring
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows

@@ -9,14 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, registry
 
-from outboxkit import (
-    ConfigurationError,
-    DecodeError,
-    Outcome,
-    inbox_handler,
-    outbox,
-    tables,
-)
+from outboxkit import ConfigurationError, DecodeError, Outcome, inbox_handler, outbox, tables
 from outboxkit.inbox import BatchEntryFailed, Entry, handler_of, run_batch
 from outboxkit.message import current_handling
 from tests.unit.shop import NOW, OrderConfirmed, count, effects, message, metadata, rows

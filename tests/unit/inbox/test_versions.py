@@ -57,11 +57,6 @@ def seen() -> list[object]:
     return SEEN
 
 
-def test_a_handler_takes_all_names_of_its_event():
-    handler = handler_of(pack)
-    assert (handler.message_type, handler.message_types) == ("Packed", ("Packed", "Wrapped"))
-
-
 def test_a_missing_upcast_is_told_at_the_start():
     module = ModuleType("handlers")
     vars(module).update(broken=broken)
