@@ -86,7 +86,7 @@ async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench):
         await running
     await bench.subscriber.close()
     assert bench.ready() == ["a"]
-    assert len(bench.rows(tables.inbox)) == 0
+    assert bench.rows(tables.inbox) == []
 
 
 @pytest.fixture
