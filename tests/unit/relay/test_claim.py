@@ -79,16 +79,6 @@ async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(benc
     assert batches.floor.value == 0, "a floor that was wrong is given up"
 
 
-@pytest.mark.parametrize("way", ["sweep", "reset"])
-async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds: Seconds, way: str):
-    bench.add("low", "high")
-    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
-    await claimed(batches)
-    batches.floor.value = 1
-    getattr(batches, way)()
-    assert await claimed(batches) == ["low", "high"]
-
-
 async def test_large_messages_make_small_batches(bench: Bench, seconds: Seconds, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BATCH_BYTES", 1000)
     bench.add(*(f"m-{n}" for n in range(9)), payload=b"x" * 500)
@@ -120,15 +110,6 @@ async def test_large_messages_behind_small_ones_are_left_for_the_next_batch(
     assert ids(batch) == ["small-1", "small-2", "large-1", "large-2"]
     assert [row.message.payload for row in batch.send] == [b"x", b"x", b"y" * 600, b"y" * 600]
     assert not batch.is_last, "rows are left"
-
-
-async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Seconds):
-    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
-    batches._predecessors = None  # type: ignore[assignment]
-    bench.add("a", key="k")
-    with pytest.raises(Exception, match="None"):
-        await batches.claim(NOW, now=NOW)
-    assert bench.async_engine.pool.checkedout() == 0
 
 
 @pytest.mark.parametrize("keeps_locks", [True, False])

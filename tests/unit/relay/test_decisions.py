@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.relay.decisions import (
-    BACKOFFS,
     LARGEST_ATTEMPTS,
     TOO_LATE,
     Reason,
@@ -165,32 +164,6 @@ def test_what_was_held_back_waits_as_long_as_what_it_stands_behind(first, attemp
     assert (settlement.waiting, settlement.parked) == (waiting, parked)
 
 
-def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps_its_place():
-    for policy, verdict in (
-        (RelayPolicy(unroutable="discard"), FAILURES[0]),
-        (RelayPolicy(1, dead_key="continue"), FAILURES[1]),
-    ):
-        assert settled(answers(verdict), policy)[1].blocked_until == {}
-        held = settled(answers(verdict, Verdict.NOT_SENT), policy)[1]
-        assert (held.blocked_until, held.waiting, held.parked) == ({"k": None}, {}, [])
-
-
-def test_rows_without_a_key_wait_for_nobody():
-    rows = [ClaimedRow(position, 0, message(id=f"m-{position}")) for position in (1, 2)]
-    settlement = settlement_of(
-        sent(rows), [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=RelayPolicy()
-    )
-    assert (settlement.blocked_until, settlement.waiting, settlement.parked) == ({}, {}, [])
-
-
-def test_a_missing_answer_is_an_error_and_settles_nothing():
-    rows = claimed(answers(Verdict.CONFIRMED, Verdict.CONFIRMED))
-    with pytest.raises(ValueError, match="shorter"):
-        settlement_of(sent(rows), [Receipt(Verdict.CONFIRMED)], now=NOW, policy=RelayPolicy())
-    with pytest.raises(ValueError, match="longer"):
-        settlement_of(sent(rows[:1]), [Receipt(Verdict.CONFIRMED)] * 2, now=NOW, policy=RelayPolicy())
-
-
 def test_an_unanswered_row_always_has_a_reason():
     _, settlement = settled([(Receipt(Verdict.UNKNOWN), 0, None, False)], RelayPolicy())
     assert settlement.unknown == ["the broker did not answer"]
@@ -214,28 +187,6 @@ def test_what_was_decided_before_is_taken_over():
     assert settlement.blocked_until == {"f": soon}, "the other keys go on"
 
 
-@pytest.mark.parametrize(
-    ("settlement", "answered", "moves"),
-    [
-        (Settlement(), False, False),
-        (Settlement(unknown=["?"], blocked_until={"k": None}), False, False),
-        (Settlement(waiting={NOW: [1]}), False, True),
-        (Settlement(parked=[1]), False, True),
-        (Settlement(published=[1]), True, True),
-        (Settlement(discarded=[1]), True, True),
-    ],
-)
-def test_whether_there_is_anything_to_write(settlement: Settlement, answered: bool, moves: bool):
-    assert (settlement.answered, settlement.moves) == (answered, moves)
-
-
-@pytest.mark.parametrize("verdict", FAILURES)
-def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict: Verdict):
-    assert RelayPolicy().backoffs is BACKOFFS
-    assert min(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) >= timedelta(milliseconds=100)
-    assert max(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) <= 60 * SECOND
-
-
 def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
     row = ClaimedRow(1, 0, message(id="m-1", queue="billing"), discard_unroutable=True)
     found = settlement_of(
@@ -243,20 +194,6 @@ def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
     )
     assert not found.discarded
     assert [dead.position for dead in found.dead] == [1]
-
-
-@pytest.mark.parametrize("after", [None, 3 * SECOND, timedelta(hours=1)])
-def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after: timedelta | None):
-    receipt = Receipt(Verdict.POSTPONED, "503", after)
-    _, found = settled(
-        [(receipt, 9, "k", False), (Receipt(Verdict.NOT_SENT), 0, "k", False)], RelayPolicy(1, backoffs=DELAYS)
-    )
-    due = NOW + (after or FAST.after(10))
-    assert [(row.attempts, row.failures, row.due_at, row.reason) for row in found.failed] == [
-        (9, 0, due, "postponed: 503")
-    ]
-    assert (found.dead, found.waiting, found.blocked_until) == ([], {due: [2]}, {"k": due})
-    assert found.answered, "somebody is there: it is no outage"
 
 
 @pytest.mark.parametrize(("attempts", "failures"), [(LARGEST_ATTEMPTS - 1, 1), (LARGEST_ATTEMPTS, 0)])

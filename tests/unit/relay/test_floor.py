@@ -69,10 +69,6 @@ TestFloor = Table.TestCase
 TestFloor.settings = settings(max_examples=by_night(1000, else_=60), stateful_step_count=60, deadline=None)
 
 
-def test_it_starts_below_everything():
-    assert Floor().value == 0
-
-
 def test_it_rises_behind_the_relay_when_nobody_writes():
     floor = Floor()
     for last in (100, 200, 300, 400):
@@ -99,20 +95,3 @@ def test_it_waits_for_every_transaction_that_was_writing_and_for_no_other():
     floor.rise(["5/3"], None)
     floor.rise(["5/3"], None)
     assert floor.value == 100
-
-
-def test_a_row_that_appears_when_its_writer_ends_keeps_the_floor_down():
-    floor = Floor()
-    floor.saw([100])
-    floor.rise(["3/7"], None)
-    floor.rise([], 50)
-    floor.rise([], 50)
-    assert floor.value == 49
-
-
-def test_rows_that_were_not_ready_do_not_lower_what_was_seen():
-    floor = Floor()
-    floor.saw([])
-    floor.rise([], None)
-    floor.rise([], None)
-    assert floor.value == 0

@@ -66,13 +66,6 @@ async def test_the_listener_is_registered_before_the_query(engine: AsyncEngine):
     assert (listener.registered, listener.floors, listener.waits) == (1, [5], [])
 
 
-async def test_a_notification_ends_the_wait(engine: AsyncEngine):
-    listener = ScriptedListener()
-    listener.heard.append(True)
-    await made(engine, listener).wait(asyncio.Event())
-    assert len(listener.waits) == 1
-
-
 async def test_it_waits_until_the_next_message_is_due_and_no_longer_than_the_fallback_poll(engine: AsyncEngine):
     soon, later = NOW + timedelta(seconds=0.5), NOW + timedelta(days=1)
     listener = ScriptedListener((None, later), (None, soon), (None, NOW))

@@ -139,13 +139,6 @@ def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order
     assert {stuck[row.message.key] for row in sent if row.position in plan.parked} <= {PARKED}
 
 
-def test_rows_without_a_key_are_never_in_the_way():
-    rows = [row(1, None), row(2, None)]
-    plan = planned(rows, {"k": Predecessors(parked_at=0)})
-    plan.drop_behind({"k": PARKED}, now=NOW)
-    assert plan.send == rows
-
-
 async def test_followers_that_are_due_before_their_first_do_not_stand_in_its_way_for_ever(bench: Bench):
     """So it is after an outage: the first was put off again, and not all of the others could be told in time."""
     bench.add("first", key="k", columns={"held": True, "due_at": PAST})

@@ -94,15 +94,6 @@ async def test_a_batch_of_nothing_but_what_is_too_late_is_settled(bench: Bench):
     assert (bench.publisher.batches, bench.left(), len(bench.dead())) == ([], [], 2)
 
 
-async def test_a_message_that_waits_for_its_retry_can_be_too_late_then(bench: Bench):
-    bench.add("a", type="Unknown", columns={"expires_at": NOW + 5 * SECOND})
-    await turn(bench)
-    bench.clock.now += 10 * SECOND
-    await turn(bench)
-    assert [(row["reason"], row["attempts"]) for row in bench.dead()] == [("expired", 1)]
-    assert len(bench.publisher.batches) == 1
-
-
 async def test_after_an_outage_it_looks_below_its_floor(bench: Bench):
     async with bench.pipeline() as pipeline:
         await pipeline.turn(bench.clock.now, bench.stop)

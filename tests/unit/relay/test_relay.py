@@ -28,12 +28,6 @@ async def test_a_drain_publishes_what_is_due_in_the_order_of_the_positions(bench
     assert bench.publisher.closed == 1
 
 
-@pytest.mark.parametrize("slow", [False, True])
-async def test_a_slow_publisher_does_not_keep_the_one_writer_out(bench: Bench, slow: bool):
-    bench.publisher.slow = slow
-    assert bench.relay().keeps_locks is not slow
-
-
 async def test_a_drain_tries_a_failing_message_once_and_says_why(bench: Bench):
     bench.add("good")
     bench.add(*"abcd", type="Unknown")

@@ -57,10 +57,6 @@ def test_an_empty_answer_is_an_event_without_fields(answer: Answer | None):
     assert (found.payload, found.content_type) == (b"{}", "application/json")
 
 
-def test_the_id_is_the_same_whenever_the_message_is_published():
-    assert replied(id="a").message.id == replied(Answer(b"other"), id="a").message.id != replied(id="b").message.id
-
-
 @given(st.binary(max_size=50), st.text(max_size=400) | st.text("é\0\ud800", min_size=200, max_size=300))
 def test_whatever_is_said_can_be_stored_and_sent(payload: bytes, content_type: str):
     found = replied(Answer(payload, content_type)).message

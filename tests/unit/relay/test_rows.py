@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from outboxkit import statements, tables
@@ -50,23 +50,6 @@ async def test_a_due_row_says_since_when(bench: Bench):
         )
     assert found.due_at == NOW - SECOND
     assert found.due_at.utcoffset() == timedelta(0)
-
-
-async def test_messages_do_not_share_their_headers(bench: Bench):
-    bench.add("a", "b", headers={"list": 1})
-    async with bench.async_engine.connect() as connection:
-        first, second = read_claimed(await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN))
-    assert first.message.headers == second.message.headers == {"list": 1}
-    with pytest.raises(TypeError):
-        first.message.headers["more"] = 2  # type: ignore[index]
-
-
-async def test_values_are_parameters_and_never_part_of_the_text(bench: Bench):
-    said: list[str] = []
-    event.listen(bench.async_engine.sync_engine, "before_cursor_execute", lambda _, __, text_, *___: said.append(text_))
-    async with bench.async_engine.connect() as connection:
-        await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN | {"floor": 31337})
-    assert "31337" not in said[-1]
 
 
 async def test_an_error_is_sqlalchemys(bench: Bench):
