@@ -44,14 +44,6 @@ def test_a_binding_accepts_a_routing_key(pattern: str, key: str, accepted: bool)
     assert matches(pattern.split("."), key.split(".")) is accepted
 
 
-@given(st.lists(st.sampled_from(["a", "b", ""]), max_size=6))
-def test_a_key_is_accepted_by_itself_and_by_everything(words: list[str]):
-    assert matches(words, words)
-    assert matches(["#"], words)
-    assert matches(["*"] * len(words), words)
-    assert not matches(["*"] * (len(words) + 1), words)
-
-
 @given(WORDS, st.lists(st.sampled_from(["a", "b"]), max_size=5))
 def test_a_hash_is_any_number_of_stars(pattern: list[str], words: list[str]):
     if "#" in pattern:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from outboxkit.brokers.http import HttpPublisher
-from outboxkit.errors import ConfigurationError
+from outboxkit.errors import BrokerUnavailable, ConfigurationError
+from outboxkit.message import Message
 
 
 @pytest.mark.parametrize(
@@ -31,10 +32,6 @@ def test_it_says_who_it_is():
     assert made._fixed["user-agent"] == f"outboxkit/{version('outboxkit')}"
 
 
-async def test_connecting_opens_nothing_and_closing_may_be_repeated():
-    made = HttpPublisher("https://api.example/")
-    await made.connect()
-    await made.connect()
-    assert await made.publish([]) == []
-    await made.close()
-    await made.close()
+async def test_without_a_connection_nothing_is_published():
+    with pytest.raises(BrokerUnavailable, match="not connected"):
+        await HttpPublisher("https://api.example/").publish([Message("1", "T", b"")])

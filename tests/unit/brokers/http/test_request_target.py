@@ -33,13 +33,8 @@ def test_nothing_secret_is_shown():
     "url",
     [
         *("", "api.example", "ftp://api.example/", "http://", "http:///x", "https://sw0rd:x@", "amqp://localhost/"),
-        *(
-            "http://api.example:port/",
-            "http://api.example:99999/",
-            "http://api.example:0/",
-            "http://api.example/#sw0rd",
-            "http://[::1/",
-        ),
+        *("http://api.example:port/", "http://api.example:99999/", "http://api.example:0/"),
+        *("http://api.example/#sw0rd", "http://[::1/"),
         *("http://user:sw0rd@api.example/\n", "http://user:sw0/rd@api.example:x/", "file:///etc/passwd"),
         *(f"http://{'a' * 64}.example/", "http://a..example/"),
     ],
@@ -60,8 +55,3 @@ def test_an_authorization_that_is_no_header_is_refused(authorization: str):
 def test_one_authorization_is_enough():
     with pytest.raises(ConfigurationError, match="set only one"):
         request.parse("http://user:x@api.example/", authorization="Bearer x")
-
-
-def test_a_bad_secret_is_refused_at_once():
-    with pytest.raises(ConfigurationError, match="whsec_"):
-        request.parse("http://api.example/", secret="sw0rd")

@@ -42,6 +42,7 @@ def test_every_other_status_has_its_verdict(statuses: tuple[int, ...], expected:
         assert receipt.after == (None if receipt.final else timedelta(seconds=5)), status
         told = "the destination answers " if status in (401, 403, 407) else ""
         assert str(receipt.reason).startswith(f"{told}{status}")
+        assert str(receipt.reason).endswith("redirects are not followed") is (300 <= status < 400)
 
 
 def test_a_body_that_is_too_large_for_now_is_tried_again_when_it_says_so():
