@@ -20,13 +20,11 @@ class Broker:
         self.unacked: list[int] = []
         self.acked: set[int] = set()
         self.nacked: set[int] = set()
-        self.frames = 0
 
     def hear(self, written: bytes) -> None:
         while written:
             size, channel, method = frame.unmarshal(written)
             written = written[size:]
-            self.frames += 1
             assert channel == CHANNEL
             assert method.delivery_tag in self.unacked, "PRECONDITION_FAILED - unknown delivery tag"
             if isinstance(method, commands.Basic.Nack):
@@ -66,24 +64,6 @@ def test_the_broker_hears_of_exactly_what_was_settled(steps: list[tuple[str, int
     broker.hear(acks.take_frames())
     assert (broker.acked, broker.unacked) == (acked, held)
     assert acks.take_frames() == b""
-
-
-def settled(count: int, *tags: int) -> list[tuple[int, bool]]:
-    acks = Acks(CHANNEL)
-    for tag in range(1, count + 1):
-        acks.record_delivery(tag, 10)
-    for tag in tags:
-        acks.ack(tag)
-    written, found = acks.take_frames(), []
-    while written:
-        size, _, method = frame.unmarshal(written)
-        written = written[size:]
-        found.append((method.delivery_tag, bool(method.multiple)))
-    return found
-
-
-def test_a_whole_batch_is_one_frame_whatever_the_order():
-    assert settled(200, *range(200, 0, -1)) == [(200, True)]
 
 
 def test_what_is_settled_is_not_settled_again():

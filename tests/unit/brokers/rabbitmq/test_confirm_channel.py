@@ -9,39 +9,13 @@ from typing import Any
 import aiormq
 import pytest
 from aiormq.abc import ChannelFrame
-from pamqp import commands, frame
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import confirm_channel
 from outboxkit.brokers.rabbitmq.confirm_channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.plan import PublishPlan, SerializedRoutes
+from tests.unit.brokers.rabbitmq.written import Wire
 from tests.unit.shop import message
-
-
-class Wire:
-    """What `ConfirmChannel` uses of aiormq's channel."""
-
-    number = 1
-    is_closed = False
-    connection: Any = SimpleNamespace(connection_tune=SimpleNamespace(frame_max=131_072))
-
-    def __init__(self) -> None:
-        self.write_queue: asyncio.Queue[ChannelFrame] = asyncio.Queue(maxsize=10)
-
-    async def next_ids(self) -> list[str]:
-        """The ids in the next buffer; it is written to the socket then."""
-        buffer, ids = await self.next_buffer(), []
-        while buffer:
-            size, _, found = frame.unmarshal(buffer)
-            buffer = buffer[size:]
-            if not isinstance(found, commands.Basic.Publish) and hasattr(found, "properties"):
-                ids.append(found.properties.message_id)
-        return ids
-
-    async def next_buffer(self) -> bytes:
-        written = await asyncio.wait_for(self.write_queue.get(), 5)
-        written.drain()
-        return written.payload
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import struct
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, frame
@@ -136,16 +135,6 @@ def test_what_is_no_amqp_is_passed_on_at_once():
 
 def test_a_heartbeat_is_one():
     assert frame.marshal(Heartbeat(), 0) == HEARTBEAT
-
-
-@pytest.mark.parametrize("size", [0, 1, 5000])
-def test_a_return_is_heard_once_its_whole_body_has_arrived(size: int):
-    answers, log = listening()
-    written = returned("m-1", b"x" * size)
-    assert answers.feed(written[:-1]) == b""
-    assert log.heard == []
-    assert answers.feed(written[-1:]) == b""
-    assert log.heard == [("returned", "m-1", NO_ROUTE)]
 
 
 def test_a_return_is_heard_whose_timestamp_is_in_milliseconds():

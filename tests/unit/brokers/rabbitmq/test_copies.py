@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +19,7 @@ from outboxkit.brokers.rabbitmq.copies import OLD_CONNECTION_SECONDS, RetryPubli
 from outboxkit.brokers.rabbitmq.incoming import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.codec.headers import DeliveryHeaders
-from tests.servers.ports import free_ports
-from tests.unit.brokers.rabbitmq.written import Written
+from tests.unit.brokers.rabbitmq.written import Wire
 
 ROUTE = CopyRoute("outboxkit.delay.1s", "billing")
 
@@ -32,30 +30,9 @@ def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> Raw
     return RawDelivery(1, False, "billing", "orders.eu", flags, rest, decode.read_properties(flags, rest), body)
 
 
-class Wire:
-    """What `ConfirmChannel` uses of aiormq's channel; it is written to at once."""
-
-    number, is_closed = 1, False
-
-    def __init__(self, frame_max: int) -> None:
-        self.connection: Any = SimpleNamespace(connection_tune=SimpleNamespace(frame_max=frame_max))
-        self.write_queue = asyncio.Queue[ChannelFrame]()
-
-    def take(self) -> list[Any]:
-        """The frames since this was last asked."""
-        written = Written()
-        while not self.write_queue.empty():
-            written.write(self.write_queue.get_nowait().payload)
-        return written.take()
-
-    def published(self) -> int:
-        """The number of publishes among these frames."""
-        return sum(isinstance(each, commands.Basic.Publish) for each in self.take())
-
-
 def opened(frame_max: int = 1000, *, timeout: float = 5) -> tuple[RetryPublisher, ConfirmTracker, Wire]:
     """A publisher that is connected, with the tracker of its channel."""
-    copies, wire = RetryPublisher("amqp://mq/", name="test", timeout=timeout), Wire(frame_max)
+    copies, wire = RetryPublisher("amqp://mq/", name="test", timeout=timeout), Wire(frame_max, buffers=0)
     copies._channel = ConfirmChannel(wire, exchange="", app_id="")  # type: ignore[arg-type]
     copies._channel.tracker.on_blocked = copies._report_block
     copies._opened_at = time.monotonic()
@@ -206,12 +183,3 @@ async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
     with pytest.raises(BrokerUnavailable, match=r"did not confirm a copy for 'outboxkit\.delay\.1s' in time"):
         await copying
     assert copies._channel is None, "a connection without answers is not used again"
-
-
-async def test_without_a_broker_there_is_no_copy():
-    (port,) = free_ports(1)
-    copies = RetryPublisher(f"amqp://127.0.0.1:{port}/", name="test", timeout=5)
-    with pytest.raises(BrokerUnavailable):
-        await copies.put(arrived(), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
-    await copies.close()
-    await copies.close()

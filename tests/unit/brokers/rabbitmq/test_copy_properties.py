@@ -92,6 +92,7 @@ def test_a_copy_has_its_attempt_whatever_cannot_be_read(flags: int, written: byt
 
 @given(st.integers(0, 2**16 - 1), st.binary(max_size=80))
 def test_a_copy_of_whatever_bytes_can_be_read(flags: int, written: bytes):
+    decode.read_properties(flags, written)  # and raises nothing
     again, rest, _ = copy_properties(flags, written, TWICE, "t", room=ROOM)
     found = decode.read_properties(again, rest)
     assert found.unreadable is None

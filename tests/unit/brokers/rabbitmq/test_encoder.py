@@ -101,27 +101,7 @@ def test_a_body_takes_no_frame_more_than_it_needs(size: int):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "text",
-        "",
-        "Zoë",
-        True,
-        False,
-        None,
-        0,
-        -1,
-        127,
-        128,
-        -32_769,
-        2**31,
-        -(2**31) - 1,
-        2**63 - 1,
-        -(2**63),
-        1.1,
-        1e300,
-    ],
-    ids=repr,
+    "value", ["", "Zoë", True, None, 0, 127, 128, -32_769, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63), 1e300], ids=repr
 )
 def test_a_header_keeps_its_value(value: object):
     ((_, header, _),) = read(write(message(headers={"name": value})))

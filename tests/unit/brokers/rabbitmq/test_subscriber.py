@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from outboxkit import BrokerUnavailable, ConfigurationError
+from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
@@ -32,19 +32,9 @@ def test_before_it_is_connected_that_is_its_trouble(subscriber: RabbitSubscriber
     assert subscriber.trouble == "not connected"
 
 
-async def test_a_wrong_url_is_noticed_when_connecting_and_every_time(subscriber: RabbitSubscriber):
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match="OUTBOXKIT_BROKER_URL"):
-            await subscriber.connect()
-
-
 async def test_closing_before_connecting_is_no_error(subscriber: RabbitSubscriber):
     await subscriber.close()
     await subscriber.close()
-
-
-def test_the_password_is_not_shown(subscriber: RabbitSubscriber):
-    assert "hunter2" not in repr(subscriber)
 
 
 class Scripted(RabbitSubscriber):

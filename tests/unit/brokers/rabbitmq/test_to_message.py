@@ -18,7 +18,6 @@ from outboxkit.brokers.rabbitmq.encode import Encoder
 from outboxkit.codec.envelopes.envelope import Malformed
 from outboxkit.codec.headers import OWN
 from outboxkit.message import MAX_VERSION
-from tests.unit.shop import message
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
 HEADERS = st.dictionaries(
@@ -167,23 +166,6 @@ def test_what_cannot_be_read_is_malformed_with_what_could():
     assert isinstance(message_, Malformed)
     assert (message_.reason, message_.message_id, message_.type) == (found.unreadable, "m-1", "OrderConfirmed")
     assert (message_.body, dict(message_.headers), message_.correlation_id) == (b"{}", {"a": 1}, "c")
-
-
-@pytest.mark.parametrize("key", ["k" * 256, "é" * 128, "a\0b"])
-def test_a_key_that_is_no_key_is_malformed(key: str):
-    assert isinstance(read(foreign(headers={"outboxkit-key": key})), Malformed)
-
-
-@given(st.datetimes(timezones=st.just(UTC)), HEADERS)
-def test_every_message_can_be_written(made: datetime, headers: dict[str, Any]):
-    published(message(created_at=made, headers=headers))
-
-
-@pytest.mark.parametrize(("value", "version"), [(1, 1), (2, 2), ("3", 3), (MAX_VERSION, MAX_VERSION)])
-def test_a_version_may_be_a_number_or_its_text(value: object, version: int):
-    found = read(Properties(message_id="m", message_type="T", headers={"outboxkit-version": value}))
-    assert isinstance(found, Message)
-    assert (found.version, dict(found.headers)) == (version, {})
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**31, True, 1.0, "", "two", "1" * 11, "٣" * 12, None, [1], {"a": 1}])

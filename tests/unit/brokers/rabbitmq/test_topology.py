@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from outboxkit.brokers.rabbitmq.topology import (
     CopyRoute,
     Queues,
-    dead_queue,
     delay_name,
-    quorum,
     retry_queue,
     shared_declarations,
 )
@@ -43,11 +41,6 @@ def test_the_name_reads_as_the_duration_that_it_is(step: timedelta):
     assert parse_duration(retry_queue("q", step).removeprefix("q.retry.")) == step
 
 
-@given(STEPS, STEPS)
-def test_two_steps_have_two_queues(one: timedelta, other: timedelta):
-    assert (retry_queue("q", one) == retry_queue("q", other)) is (one == other)
-
-
 @given(STEPS, st.text("abc.dely", min_size=1))
 def test_no_queue_has_a_retry_queue_of_its_own_with_a_shared_name(step: timedelta, queue: str):
     assert retry_queue(queue, step) not in shared_declarations([step])
@@ -64,21 +57,6 @@ def test_a_copy_of_a_declared_queue_waits_with_those_of_all_others():
         "x-overflow": "reject-publish",
         "x-message-ttl": 10_000,
     }
-
-
-def test_what_a_quorum_queue_drops_is_handed_on_safely():
-    assert quorum("", "billing.dead", **{"x-message-ttl": 1000}) == {
-        "x-queue-type": "quorum",
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": "billing.dead",
-        "x-dead-letter-strategy": "at-least-once",
-        "x-overflow": "reject-publish",
-        "x-message-ttl": 1000,
-    }
-
-
-def test_the_queue_for_what_the_broker_drops_is_named_after_its_queue():
-    assert dead_queue("billing") == "billing.dead"
 
 
 @pytest.mark.parametrize(("ordered", "before", "anew"), [(True, "without", "with"), (False, "with", "without")])
