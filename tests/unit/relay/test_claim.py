@@ -112,6 +112,15 @@ async def test_large_messages_behind_small_ones_are_left_for_the_next_batch(
     assert not batch.is_last, "rows are left"
 
 
+async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Seconds):
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
+    batches._predecessors = None  # type: ignore[assignment]
+    bench.add("a", key="k")
+    with pytest.raises(Exception, match="None"):
+        await batches.claim(NOW, now=NOW)
+    assert bench.async_engine.pool.checkedout() == 0
+
+
 @pytest.mark.parametrize("keeps_locks", [True, False])
 async def test_rows_that_do_not_stay_locked_are_in_nobodys_way(bench: Bench, keeps_locks: bool):
     bench.add("a")
