@@ -177,10 +177,6 @@ async def turn(
     return settled
 
 
-async def published(engine: AsyncEngine, publisher: Any) -> int:
-    return sum(len(settlement.published) for settlement in await turn(engine, publisher))
-
-
 @asynccontextmanager
 async def behind_proxy(url: str) -> AsyncIterator[tuple[TcpProxy, str]]:
     target = make_url(url)

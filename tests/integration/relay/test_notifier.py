@@ -17,7 +17,6 @@ from outboxkit.database.session_names import RELAY_LISTENER
 from outboxkit.relay import notifier as module
 from outboxkit.relay.notifier import Notifier
 from outboxkit.runtime import process
-from outboxkit.runtime.outage import what_is_away
 from tests.support.pages import libpq
 from tests.support.polling import eventually, eventually_async
 
@@ -78,15 +77,6 @@ async def listening(notifier: Notifier, engine: Engine) -> tuple[asyncio.Task[No
     await is_listening(engine, since=since)
     assert not waiting.done()
     return waiting, stop
-
-
-async def test_a_commit_wakes_an_idle_relay(idle: Notifier, pg_engine: Engine, writer: Writer):
-    for _ in range(3):
-        waiting, _ = await listening(idle, pg_engine)
-        writer.execute(INSERT.format("", ""))
-        async with asyncio.timeout(60):
-            await waiting
-        writer.execute("DELETE FROM outboxkit_outbox")
 
 
 async def test_a_commit_wakes_all_who_listen(
@@ -181,14 +171,3 @@ async def test_a_lost_connection_ends_the_wait_and_is_made_anew(idle: Notifier, 
     writer.execute(INSERT.format("", ""))
     async with asyncio.timeout(60):
         await waiting
-
-
-async def test_a_database_that_is_away_is_an_outage():
-    engine = process.engine("postgresql+psycopg://nobody@127.0.0.1:1/nowhere", name="relay")
-    notifier = Notifier(engine, poll_interval=HOUR)
-    with pytest.raises(Exception) as raised:
-        await notifier.wait(asyncio.Event())
-    assert what_is_away(raised.value) == "database"
-    await notifier.busy()
-    await notifier.close()
-    await engine.dispose()

@@ -6,9 +6,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url
 
-from outboxkit import metadata
 from tests.support.databases import migrate
 from tests.support.pages import libpq
 from tests.support.polling import DEADLINE_SECONDS
@@ -126,12 +125,3 @@ def pages_read(connection: Connection) -> int:
         "WHERE relname = 'outboxkit_listener'"
     ).fetchone()
     return int(found[0]) if found else -1
-
-
-def test_the_tables_of_create_all_have_the_trigger_too(empty_postgresql_url: str):
-    engine = create_engine(empty_postgresql_url)
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        found = connection.execute(text("SELECT tgname FROM pg_trigger WHERE tgrelid = 'outboxkit_outbox'::regclass"))
-        assert found.scalars().all() == ["outboxkit_notify"]
-    engine.dispose()

@@ -74,15 +74,6 @@ async def test_a_parked_key_goes_on_in_order_once_it_is_released(engine: Engine,
     assert waits(engine) == []
 
 
-async def test_behind_an_unroutable_message_its_key_goes_on(engine: Engine, async_engine: AsyncEngine):
-    add(engine, "a1", "a2", "a3")
-    recorder = told(a1=Verdict.UNROUTABLE)
-    done = await drained(async_engine, recorder)
-    assert recorder.arrived == ["a2", "a3"]
-    assert dead(engine) == [("a1", "unroutable", "unroutable: told so", 1, False, 1)]
-    assert not done.is_complete
-
-
 async def test_what_is_too_late_is_dead_and_its_key_goes_on(engine: Engine, async_engine: AsyncEngine):
     add(engine, "a1", expires_at=NOW, attempts=2)
     add(engine, "a2", expires_at=NOW + timedelta(hours=1))

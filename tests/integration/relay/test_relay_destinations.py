@@ -156,21 +156,3 @@ CUT = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE appli
 def asked(engine: Engine, query: str) -> Any:
     with engine.connect() as connection:
         return connection.execute(text(query)).scalar()
-
-
-async def test_a_relay_of_default_is_idle_beside_a_backlog_of_another(pg_engine: Engine, async_pg_engine: AsyncEngine):
-    charges(pg_engine, 50)
-    add(pg_engine, 1, destination="payments", deliver_at=NOW - HOUR)
-    relay = Relay(async_pg_engine, Recorder(), poll_interval=HOUR)
-    relay._notifier._fallback_seconds = HOUR.total_seconds()
-    stop = asyncio.Event()
-    waiting = asyncio.create_task(relay._notifier.wait(stop))
-    looked = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outboxkit relay listener' AND state = 'idle' "
-        "AND datname = current_database() AND query LIKE 'SELECT (SELECT min(%'"
-    )
-    await eventually_async(lambda: asyncio.to_thread(asked, pg_engine, looked))
-    assert not waiting.done()
-    stop.set()
-    await waiting
-    await relay._notifier.close()

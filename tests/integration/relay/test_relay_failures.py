@@ -1,11 +1,9 @@
 """What goes wrong around a batch on PostgreSQL: no row is lost, none is counted, no connection leaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, text, update
@@ -13,49 +11,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import Message, tables
-from outboxkit.brokers import Publisher, Receipt, Verdict
-from outboxkit.brokers.rabbitmq import RabbitPublisher
+from outboxkit.brokers import Receipt, Verdict
 from outboxkit.relay import Relay
 from outboxkit.relay.pipeline import Turn
-from outboxkit.runtime import process
-from outboxkit.runtime.outage import what_is_away
 from tests.integration.relay.recording import (
     NOW,
     Recorder,
-    add,
     count,
     fill,
     pipeline,
-    published,
     relay,
     rows,
     running,
-    turn,
 )
-from tests.support.plain_client import PlainClient
+from tests.support.night import by_night
 from tests.support.polling import eventually_async
-
-
-@pytest.fixture
-async def publisher(broker: PlainClient) -> AsyncIterator[RabbitPublisher]:
-    made = RabbitPublisher(broker.url, exchange=broker.exchange, timeout=timedelta(seconds=5))
-    await made.connect()
-    yield made
-    await made.close()
-
-
-class FaultyPublisher(Publisher):
-    """A real publisher with something that happens after its confirms and before they are known."""
-
-    def __init__(self, publisher: RabbitPublisher, happening: Any) -> None:
-        self._publisher = publisher
-        self._happening = happening
-        self.connect, self.close = publisher.connect, publisher.close
-
-    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        receipts = await self._publisher.publish(batch)
-        await self._happening()
-        return receipts
 
 
 def end_all_others(engine: Engine) -> None:
@@ -67,48 +37,6 @@ def end_all_others(engine: Engine) -> None:
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
         )
-
-
-async def test_a_database_that_goes_away_before_the_settle_keeps_the_rows(
-    pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient, publisher: RabbitPublisher
-):
-    broker.bind("Ordered")
-    ids = add(pg_engine, 1, 2)
-
-    async def end_them() -> None:
-        end_all_others(pg_engine)
-
-    with suppress(DBAPIError):
-        assert await turn(async_pg_engine, FaultyPublisher(publisher, end_them)) == []
-    assert [row.attempts for row in rows(pg_engine)] == [0, 0]
-    assert (await Relay(async_pg_engine, publisher).drain(asyncio.Event())).published == 2
-    assert [received.properties.message_id for received in broker.take_all()] == ids * 2
-
-
-async def test_the_database_takes_its_rows_back_from_a_relay_that_froze(
-    pg_engine: Engine,
-    postgresql_url: str,
-    async_pg_engine: AsyncEngine,
-    broker: PlainClient,
-    publisher: RabbitPublisher,
-):
-    broker.bind("Ordered")
-    add(pg_engine, 1)
-    thaw = asyncio.Event()
-    limited = process.engine(postgresql_url, name="frozen", idle_in_transaction=timedelta(milliseconds=300))
-    freezing = asyncio.create_task(turn(limited, FaultyPublisher(publisher, thaw.wait)))
-
-    async def publish_elsewhere() -> int:
-        return await published(async_pg_engine, publisher)
-
-    await eventually_async(lambda: asyncio.to_thread(broker.depth))
-    assert await eventually_async(publish_elsewhere) == 1
-    thaw.set()
-    with pytest.raises(DBAPIError) as raised:
-        await freezing
-    assert what_is_away(raised.value) == "database"
-    await limited.dispose()
-    assert rows(pg_engine) == []
 
 
 class Gate(Recorder):
@@ -244,7 +172,7 @@ async def test_connections_that_the_server_ends_at_any_time_lose_nothing_and_kee
         return len(recorder.arrived) > seen or await asyncio.to_thread(count, pg_engine) == 0
 
     async with running(*(relay(async_pg_engine, recorder, batch_size=25) for _ in range(3))):
-        for _ in range(6):
+        for _ in range(by_night(6, else_=2)):
             seen = len(recorder.arrived)
             await asyncio.to_thread(end_relays)
             await eventually_async(partial(went_on, seen))

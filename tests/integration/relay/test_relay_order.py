@@ -19,7 +19,19 @@ from outboxkit.relay.claim import Claimer
 from outboxkit.relay.order import Batch
 from outboxkit.relay.shares import Shares
 from outboxkit.retry import Backoff
-from tests.integration.relay.recording import Recorder, at_random, count, fill, number, relay, rows, running
+from tests.integration.relay.recording import (
+    NOW,
+    Recorder,
+    add,
+    at_random,
+    count,
+    fill,
+    number,
+    relay,
+    rows,
+    running,
+    turn,
+)
 from tests.support.night import by_night
 from tests.support.polling import eventually_async
 
@@ -29,6 +41,7 @@ AMOUNTS = by_night(
 )
 """Messages, keys, and the size of a batch."""
 READY = tables.outbox.c.due_at.is_(None)
+HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize(("messages", "keys", "batch_size"), AMOUNTS)
@@ -52,8 +65,7 @@ async def test_what_stands_behind_a_failure_of_the_batch_before_is_settled_at_on
 ):
     """The next batch, claimed already, is of this key alone: nothing of it is sent, and nothing keeps a row locked."""
     fill(pg_engine, 20, keys=1)
-    hour = Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=lambda: 1.0)
-    policy = RelayPolicy(backoffs={Verdict.REJECTED: hour})
+    policy = RelayPolicy(backoffs={Verdict.REJECTED: Backoff(base=HOUR, cap=HOUR, jitter=lambda: 1.0)})
     recorder = Recorder(lambda message: Verdict.REJECTED if message.id == "m6" else Verdict.CONFIRMED)
     async with running(relay(async_pg_engine, recorder, batch_size=10, policy=policy)):
         await eventually_async(lambda: asyncio.to_thread(count, pg_engine, READY), lambda left: left == 0)
@@ -153,7 +165,7 @@ async def test_a_row_that_waits_in_the_batch_before_holds_up_the_rows_behind_it(
     now = datetime.now(UTC)
     first = tables.outbox.c.position == 1
     with pg_engine.begin() as connection:
-        waits = {"held": True, "due_at": now + timedelta(hours=1)}
+        waits = {"held": True, "due_at": now + HOUR}
         connection.execute(tables.outbox.update().where(first).values(waits))
     claimer = Claimer(async_pg_engine, 1)
     batch = await claimer.claim(now, now=now)
@@ -288,10 +300,39 @@ async def test_wrong_shares_cost_speed_alone(
     pg_engine: Engine, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, shares: type[Shares], keys: int
 ):
     monkeypatch.setattr("outboxkit.relay.claim.Shares", shares)
-    fill(pg_engine, 2000, keys=keys)
+    messages = by_night(2000, else_=800)
+    fill(pg_engine, messages, keys=keys)
     recorder = Recorder()
     recorder.answer = at_random(keys, 0.02, [recorder])
     async with running(*(relay(async_pg_engine, recorder, batch_size=50) for _ in range(3))):
         await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
     recorder.assert_in_order()
-    assert len(set(recorder.arrived)) == 2000
+    assert len(set(recorder.arrived)) == messages
+
+
+async def test_a_delayed_message_holds_back_nobody_and_comes_when_it_is_due(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    (delayed,) = add(pg_engine, 1, key="k", deliver_at=NOW + HOUR)
+    later = add(pg_engine, 2, 3, key="k")
+    recorder = Recorder()
+    await turn(async_pg_engine, recorder)
+    assert recorder.arrived == later
+    await turn(async_pg_engine, recorder, as_of=NOW + HOUR)
+    assert recorder.arrived == [*later, delayed]
+
+
+async def test_a_delayed_message_that_is_due_waits_for_an_earlier_one_of_its_key(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    (failing,) = add(pg_engine, 1, key="k")
+    (delayed,) = add(pg_engine, 2, key="k", deliver_at=NOW + HOUR)
+    recorder = Recorder(lambda message: Verdict.REJECTED)
+    two_hours = RelayPolicy(backoffs={Verdict.REJECTED: Backoff(base=2 * HOUR, cap=2 * HOUR, jitter=lambda: 1.0)})
+    await turn(async_pg_engine, recorder, policy=two_hours)
+    recorder.answer = lambda message: Verdict.CONFIRMED
+    await turn(async_pg_engine, recorder, as_of=NOW + HOUR)
+    assert recorder.arrived == []
+    assert [row.due_at for row in rows(pg_engine)] == [NOW + 2 * HOUR] * 2
+    await turn(async_pg_engine, recorder, as_of=NOW + 2 * HOUR)
+    assert recorder.arrived == [failing, delayed]
