@@ -1,6 +1,6 @@
 """What is remembered of an answer, how it comes back, and what a request that is not new is told."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -8,17 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.http import answer, problems
-from outboxkit.http.answer import (
-    Fresh,
-    InProgress,
-    Mismatch,
-    Replay,
-    Response,
-    columns_of,
-    remembered_part,
-    response_of,
-)
+from outboxkit.http import answer
+from outboxkit.http.answer import Replay, Response, columns_of, remembered_part, response_of
 
 EXPIRES = datetime(2026, 3, 2, 14, 30, 5, 999_999, tzinfo=timezone(timedelta(hours=2)))
 LATIN = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0"))
@@ -51,19 +42,6 @@ def test_a_replay_says_that_it_is_one():
     repeated = answer.answered(Replay(stored, EXPIRES))
     marks = (("Idempotency-Replayed", "true"), ("Idempotency-Expires", "Mon, 02 Mar 2026 12:30:05 GMT"))
     assert repeated == Response(201, (*stored.headers, *marks), b"\x00\xff")
-
-
-def test_the_other_outcomes_are_problems():
-    assert answer.answered(Mismatch()) == answer.problem_response(problems.key_reused())
-    for after, seconds in ((None, "1"), (timedelta(seconds=9.5), "10")):
-        told = answer.answered(InProgress(after))
-        assert (told.status, told.headers[1:]) == (409, (("Retry-After", seconds),))
-        assert told.headers[0] == ("Content-Type", problems.MEDIA_TYPE)
-
-
-def test_the_first_answer_says_until_when_it_is_remembered():
-    fresh = Fresh("POST /", None, "k", "t", EXPIRES.astimezone(UTC))
-    assert answer.expires_header(fresh) == ("Idempotency-Expires", "Mon, 02 Mar 2026 12:30:05 GMT")
 
 
 def test_what_is_kept_of_an_answer():

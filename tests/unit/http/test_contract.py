@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from werkzeug.exceptions import default_exceptions
 
 from outboxkit import tables
-from outboxkit.errors import TransactionRequired
+from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.http import asgi, fastapi, problems
 from outboxkit.http import flask as flask_integration
 from outboxkit.telemetry import catalogue
@@ -90,21 +90,27 @@ class FastApi(Front):
 
         if self.get_async_session is None:
 
-            @self.shop.app.post("/orders", dependencies=[idempotent])
+            @self.shop.app.api_route("/orders", methods=["GET", "POST"], dependencies=[idempotent])
             def place(order: Order, session: Annotated[Session, Depends(get_session)]) -> Any:
                 return answer(session)
         else:
 
-            @self.shop.app.post("/orders", dependencies=[idempotent])
+            @self.shop.app.api_route("/orders", methods=["GET", "POST"], dependencies=[idempotent])
             async def place_async(order: Order, session: Annotated[AsyncSession, Depends(get_session)]) -> Any:
                 return await session.run_sync(answer)
 
-    def answers(self, kind: type[Exception], status: int) -> None:
-        self.shop.app.exception_handler(kind)(lambda _, error: Response(type(error).__name__, status))
+    def answers(self, kind: type[Exception], status: int, meanwhile: str | None = None) -> None:
+        async def answer(_: Any, error: Exception) -> Response:
+            if meanwhile is not None:
+                await self.post(meanwhile)
+            return Response(repr(error), status)
 
-    async def post(self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada") -> Got:
-        headers = {"X-User": user} if user else {"X-User": ""}
-        got = await self.shop.post(item, key=key, headers=headers)
+        self.shop.app.exception_handler(kind)(answer)
+
+    async def post(
+        self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada", method: str = "POST"
+    ) -> Got:
+        got = await self.shop.post(item, key=key, headers={"X-User": user or ""}, method=method)
         return Got(got.status_code, got.headers, got.content)
 
 
@@ -129,19 +135,26 @@ class Flask(Front):
             made.set_cookie("session", "secret")
             return made
 
-        self.client = self.door.view(view, **{"principal": principal, **rules})
-        self.client._cookies.clear()
+        self.door.view(view, **{"principal": principal, **rules})
 
     @staticmethod
     def error(status: int) -> Exception:
         return default_exceptions[status]()
 
-    def answers(self, kind: type[Exception], status: int) -> None:
-        self.door.app.register_error_handler(kind, lambda error: (type(error).__name__, status))
+    def answers(self, kind: type[Exception], status: int, meanwhile: str | None = None) -> None:
+        def answer(error: Exception) -> Any:
+            if meanwhile is not None:
+                self.send(meanwhile)
+            return repr(error), status
 
-    async def post(self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada") -> Got:
+        self.door.app.register_error_handler(kind, answer)
+
+    async def post(self, item: str = "pen", **more: Any) -> Got:
+        return self.send(item, **more)
+
+    def send(self, item: str, *, key: str | None = "k", user: str | None = "ada", method: str = "POST") -> Got:
         headers = ({} if key is None else {"Idempotency-Key": key}) | ({"X-User": user} if user else {})
-        got = self.client.post("/do", json={"item": item}, headers=headers)
+        got = self.door.app.test_client().open("/do", method=method, json={"item": item}, headers=headers)
         return Got(got.status_code, got.headers, got.data)
 
 
@@ -167,10 +180,13 @@ class Asgi(Front):
         made.set_cookie("session", "secret")
         await made(scope, receive, send)
 
-    async def post(self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada") -> Got:
+    async def post(
+        self, item: str = "pen", *, key: str | None = "k", user: str | None = "ada", method: str = "POST"
+    ) -> Got:
         headers = ({} if key is None else {"Idempotency-Key": key}) | ({"X-User": user} if user else {})
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://shop") as client:
-            got = await client.post("/orders", json={"item": item}, headers=headers)
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            got = await client.request(method, "/orders", json={"item": item}, headers=headers)
         return Got(got.status_code, got.headers, got.content)
 
 
@@ -236,9 +252,26 @@ async def test_what_does_not_pass_the_door_makes_no_work(front: Any):
 
 
 @door
-async def test_a_principal_is_never_left_out(front: Any):
+async def test_rules_are_checked_at_once(front: Any):
+    given = {"app": None, "session_factory": None} if isinstance(front, Asgi) else {"session": lambda: None}
     with pytest.raises(TypeError, match="principal"):
-        front.idempotent(**({"app": None, "session_factory": None} if isinstance(front, Asgi) else {"session": None}))
+        front.idempotent(**given)
+    with pytest.raises(ConfigurationError, match="retention is 5"):
+        front.idempotent(**given, principal=None, retention=5)
+
+
+@door
+@pytest.mark.parametrize("name", [None, "", 7])
+async def test_a_caller_without_a_name_is_a_defect(front: Any, name: Any):
+    front.serve(principal=(lambda _: name) if isinstance(front, Asgi) else lambda: name)
+    assert ((await front.post()).status, front.runs) == (500, 0)
+
+
+@door
+async def test_a_request_that_changes_nothing_needs_no_key(front: Any):
+    front.serve()
+    assert [(await front.post(key=key, method="GET")).status for key in (None, "k")] == [201, 201]
+    assert front.stored == (2, 0)
 
 
 @door
@@ -269,6 +302,16 @@ async def test_a_returned_answer_that_is_not_remembered_takes_its_effects_along(
     assert (answer.status, "Idempotency-Expires" in answer.headers, front.stored) == (status, False, (0, 0))
     front.act = lambda _: MADE
     assert ((await front.post()).status, front.stored) == (201, (1, 1))
+
+
+@door
+async def test_which_answers_are_remembered_can_be_said(front: Any):
+    front.serve(stored=lambda status: status == 503)
+    for status, keys in ((200, 0), (503, 1)):
+        front.act = lambda _, status=status: ("no", status, {})
+        answer = await front.post()
+        assert (answer.status, front.stored[1]) == (status, keys)
+    assert (await front.post()).is_replay
 
 
 @pytest.mark.parametrize("status", [404, 409, 410, 423])
@@ -303,8 +346,26 @@ async def test_an_error_is_remembered_as_the_application_answers_it(
     if when == "at the commit":
         front.act = lambda session: event.listen(session, "before_commit", raising(LookupError()), once=True) or MADE
     first, second = await front.post(), await front.post()
-    assert [(got.status, got.content) for got in (first, second)] == [(status, b"LookupError")] * 2
+    assert [(got.status, got.content) for got in (first, second)] == [(status, b"LookupError()")] * 2
     assert (second.is_replay, front.stored) == (is_remembered, (0, int(is_remembered)))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "status", "content"),
+    [("pen", 201, b"made"), ("ink", 409, b"LookupError()")],
+    ids=["with the same request", "with another one"],
+)
+async def test_who_takes_the_key_behind_an_error_answers_its_own_request(
+    front: Any, meanwhile: str, status: int, content: bytes
+):
+    """Between the rollback of the work and the second begin the key is free."""
+    front.answers(LookupError, 409, meanwhile)
+    front.serve()
+    front.act = lambda session: raising(LookupError())(session) if front.runs == 1 else MADE
+    got = await front.post()
+    assert (got.status, got.content, got.is_replay) == (status, content, status == 201)
+    assert "Idempotency-Expires" in got.headers or status == 409
+    assert front.stored == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -317,38 +378,35 @@ async def test_a_problem_and_a_stale_row_are_answered_as_problems(front: Any, er
     assert ((await front.post()).slug, front.stored) == (slug, (0, 0))
 
 
-async def test_a_commit_in_the_endpoint_is_refused_with_its_cure(front: Any):
-    said: list[str] = []
-
-    def commit(session: Session) -> None:
-        try:
-            session.commit()
-        except TransactionRequired as error:
-            said.append(str(error))
-            raise
-
-    front.serve()
-    front.act = commit
-    assert ((await front.post()).status, front.stored) == (500, (0, 0))
-    assert "leave out the commit" in said[0]
+@pytest.mark.parametrize(
+    ("key", "call", "cure"),
+    [
+        ("k", Session.commit, "leave out the commit"),
+        ("k", Session.begin, "the endpoint called begin() of a session that is in a transaction"),
+        (None, Session.begin, "leave out begin()"),
+    ],
+)
+async def test_a_begin_or_commit_in_the_endpoint_is_refused_with_its_cure(front: Any, key: Any, call: Any, cure: str):
+    front.answers(TransactionRequired, 500)
+    front.serve(required=False)
+    front.act = call
+    got = await front.post(key=key)
+    assert (got.status, cure in got.content.decode(), front.stored) == (500, True, (0, 0))
 
 
 async def test_a_commit_after_a_rollback_in_the_endpoint_is_refused_too(front: Any):
-    said: list[str] = []
-
     def start_again(session: Session) -> None:
         session.rollback()
-        try:
-            session.execute(rows.effects.insert().values(what="again"))
-            session.commit()
-        except (TransactionRequired, InvalidRequestError) as error:  # SQLAlchemy's own: inside sessionmaker.begin()
-            said.append(str(error))
-            raise
+        session.execute(rows.effects.insert().values(what="again"))
+        session.commit()
 
+    front.answers(TransactionRequired, 500)
+    front.answers(InvalidRequestError, 500)  # SQLAlchemy's own: inside sessionmaker.begin()
     front.serve()
     front.act = start_again
-    assert ((await front.post()).status, front.stored) == (500, (0, 0))
-    assert re.search("would have no answer|closed transaction inside context manager", said[0])
+    got = await front.post()
+    assert re.search("would have no answer|closed transaction inside context manager", got.content.decode())
+    assert (got.status, front.stored) == (500, (0, 0))
     front.act = lambda _: MADE
     assert ((await front.post()).status, front.stored) == (201, (1, 1))
 

@@ -10,20 +10,7 @@ from outboxkit.http.request import parse_key
 VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 KEYS = st.text(VISIBLE, min_size=1, max_size=255)
 BARE = st.text(VISIBLE.replace('"', "").replace(",", ""), min_size=1, max_size=255)
-PARAMETERS = st.sampled_from(
-    [
-        "",
-        ";a",
-        "; a=1",
-        ";a=-1.5",
-        ";*=tok/en:x",
-        ";a=:aGk=:",
-        ";a=?0",
-        ";a=@-1",
-        ';a=%"f%c3%bc"',
-        ";a;b=2",
-    ]
-)
+PARAMETERS = st.sampled_from(["", "; a=1", ";a=-1.5", ";*=tok/en:x", ";a=:aGk=:", ';a=%"f%c3%bc"', ";a;b=2"])
 BLANKS = st.sampled_from(["", " ", "\t", " \t  "])
 
 
@@ -64,31 +51,21 @@ def test_anything_else_is_a_problem_400_and_nothing_else(fields: list[str]):
 @pytest.mark.parametrize(
     "field",
     [
-        "",
         " ",
         '""',
-        '"',
         '"a',
-        'a"',
         'a"b',
         '"a"b',
-        '"a" "b"',
         '"a", "b"',
-        '"a","a"',
         "a,b",
-        "a, b",
         "a b",
         '"a b"',
-        "a\tb",
         "ä",
         '"ä"',
         "a\x7f",
-        '"a\x00"',
         '"a\\b"',
-        '"a\\"',
         '"a";a="x,y"',
         '"a" ;a',
-        "\N{FULLWIDTH DIGIT ONE}",
         "x" * 256,
         quoted("x" * 256),
     ],

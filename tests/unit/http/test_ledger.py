@@ -13,16 +13,7 @@ from outboxkit import tables
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.http import ledger
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay, Response
-from tests.support.ledger_requests import (
-    ASKED,
-    CREATED,
-    OK,
-    OTHER,
-    count,
-    done,
-    row,
-    told,
-)
+from tests.support.ledger_requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, row, told
 from tests.unit.shop import effects
 
 
@@ -167,6 +158,22 @@ def test_what_cannot_be_asked_is_refused_before_the_database_is(engine: Engine, 
         with pytest.raises(error):
             ledger.begin(session, **ASKED | changed)
         assert not session.in_transaction()
+
+
+def test_in_one_transaction_there_is_nothing_to_release(engine: Engine):
+    with Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        with pytest.raises(ConfigurationError, match="roll back"):
+            ledger.release(session, fresh)
+
+
+def test_a_run_in_steps_may_be_committed(engine: Engine):
+    begun(engine, IN_STEPS)
+    with Session(engine) as session:
+        ledger.begin(session, **ASKED | {"key": "k-2"})
+        ledger.begin(session, **IN_STEPS | {"key": "k-3"})
+        with pytest.raises(TransactionRequired, match="'k-2'"):
+            session.commit()
 
 
 async def test_an_async_session_is_told_how(sqlite_url: str):

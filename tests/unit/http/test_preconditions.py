@@ -1,14 +1,12 @@
 """If-Match and ETag over a version column."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import DateTime, Engine, ForeignKey, LargeBinary, String, create_engine, update
+from sqlalchemy import Engine, ForeignKey, LargeBinary, String, create_engine, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 from sqlalchemy.orm.exc import StaleDataError
 
@@ -43,20 +41,6 @@ class Tagged(Model):
     __tablename__ = "precondition_tagged"
     id: Mapped[int] = mapped_column(primary_key=True)
     version: Mapped[str] = mapped_column(String(2000))
-    __mapper_args__ = {"version_id_col": version, "version_id_generator": False}  # noqa: RUF012
-
-
-class Unique(Model):
-    __tablename__ = "precondition_unique"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    version: Mapped[UUID] = mapped_column()
-    __mapper_args__ = {"version_id_col": version, "version_id_generator": lambda _: uuid4()}  # noqa: RUF012
-
-
-class Stamped(Model):
-    __tablename__ = "precondition_stamped"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    version: Mapped[datetime] = mapped_column(DateTime)
     __mapper_args__ = {"version_id_col": version, "version_id_generator": False}  # noqa: RUF012
 
 
@@ -121,8 +105,6 @@ def test_there_is_no_tag_for_what_has_no_version():
 @pytest.mark.parametrize(
     ("entity", "tag"),
     [
-        (Unique(version=UUID(int=1)), '"00000000-0000-0000-0000-000000000001"'),
-        (Stamped(version=datetime(2026, 3, 1, 12, tzinfo=UTC)), None),
         (Binary(version=b"\x00\xff"), '"00ff"'),
         (Tagged(version="a,b;W/#"), '"a,b;W/#"'),
         (Tagged(version='a"b'), None),
@@ -150,14 +132,11 @@ def test_hashed_versions_differ():
     [
         ['"1"'],
         '"1"',
-        ['"0", "1"'],
-        ['"0","1","2"'],
         ['"0"', '"1"'],
         [' , "a,b" ,,\t"1" , '],
         ['W/"1", "1"'],
         ['"\xe4", "1"'],
         ['"", "1"'],
-        ["*"],
         " * ",
     ],
 )
@@ -177,27 +156,18 @@ def test_what_does_not_match(order: Order, fields: Any):
 @pytest.mark.parametrize(
     "fields",
     [
-        [""],
-        [","],
         [" , "],
         ["1"],
-        ["'1'"],
         ['"1'],
-        ['1"'],
         ['"1" "2"'],
-        ['"1""2"'],
         ['"1";a'],
         ['w/"1"'],
         ['W/ "1"'],
-        ["W/1"],
         ['*, "1"'],
-        ['"1", *'],
         ["*", "*"],
-        ["**"],
         ['"1 2"'],
         ['"1\x00"'],
         ['"\N{SNOWMAN}"'],
-        ['"1\\""'],
     ],
 )
 def test_what_is_no_list_of_tags(order: Order, fields: Any):

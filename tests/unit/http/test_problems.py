@@ -12,35 +12,26 @@ from outboxkit.http import problems
 from outboxkit.http.problems import Problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "problems.md"
-EACH: dict[str, Callable[[], Problem]] = {
-    "key-missing": problems.key_missing,
-    "key-invalid": lambda: problems.key_invalid("It is empty"),
-    "key-reused": problems.key_reused,
-    "in-progress": problems.in_progress,
-    "body-too-large": lambda: problems.body_too_large(10),
-    "precondition-required": problems.precondition_required,
-    "precondition-invalid": lambda: problems.precondition_invalid("It is empty"),
-    "precondition-failed": lambda: problems.precondition_failed("It has changed"),
-}
-STATUSES = {
-    "key-missing": 400,
-    "key-invalid": 400,
-    "key-reused": 422,
-    "in-progress": 409,
-    "body-too-large": 413,
-    "precondition-required": 428,
-    "precondition-invalid": 400,
-    "precondition-failed": 412,
+EACH: dict[str, tuple[int, Callable[[], Problem]]] = {
+    "key-missing": (400, problems.key_missing),
+    "key-invalid": (400, lambda: problems.key_invalid("It is empty")),
+    "key-reused": (422, problems.key_reused),
+    "in-progress": (409, problems.in_progress),
+    "body-too-large": (413, lambda: problems.body_too_large(10)),
+    "precondition-required": (428, problems.precondition_required),
+    "precondition-invalid": (400, lambda: problems.precondition_invalid("It is empty")),
+    "precondition-failed": (412, lambda: problems.precondition_failed("It has changed")),
 }
 
 
 @pytest.mark.parametrize("slug", EACH)
 def test_a_document_has_the_members_of_rfc_9457(slug: str):
-    problem = EACH[slug]()
+    status, make = EACH[slug]
+    problem = make()
     assert problem.slug == slug
     assert json.loads(problem.body()) == problem.document()
     assert list(problem.document()) == ["type", "title", "status", "detail"]
-    assert problem.document()["status"] == problem.status == STATUSES[slug]
+    assert problem.document()["status"] == problem.status == status
     assert problem.type == f"urn:outboxkit:problem:{slug}"
     assert problem.title
     assert problem.detail.endswith((".", "changed"))
@@ -50,8 +41,9 @@ def test_a_document_has_the_members_of_rfc_9457(slug: str):
 def test_its_type_is_explained_on_the_reference_page(slug: str):
     heading = re.search(rf"^## {re.escape(slug)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert heading is not None
-    assert f"**{STATUSES[slug]}**" in heading[1]
-    assert EACH[slug]().title in heading[1]
+    status, make = EACH[slug]
+    assert f"**{status}**" in heading[1]
+    assert make().title in heading[1]
 
 
 @pytest.mark.parametrize(

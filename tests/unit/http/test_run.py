@@ -14,19 +14,6 @@ REQUEST = RequestKey("POST /orders", "k", b"f" * 32)
 LEASE = timedelta(minutes=1)
 
 
-def test_a_run_that_lost_its_lease_answers_as_the_one_that_took_over(engine: Engine):
-    lost, later = (Run(Rules(), REQUEST, "ada", LEASE) for _ in range(2))
-    with Session(engine) as session:
-        assert lost.begin(session) is None
-        session.execute(text("UPDATE outboxkit_idempotency SET locked_until = '2020-01-01 00:00:00.000000'"))
-        session.commit()
-        assert later.begin(session) is None
-        assert lost.taken_over(session).status == 409
-        later.end(session, 201, lambda: ledger.Response(201, (), b"done"))
-        answer = lost.taken_over(session)
-    assert (answer.status, answer.body) == (201, b"done")
-
-
 def test_a_run_that_lost_its_lease_takes_nothing_from_one_whose_lease_ended_too(engine: Engine):
     lost, later = (Run(Rules(), REQUEST, "ada", LEASE) for _ in range(2))
     with Session(engine) as session:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session
 
-from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
+from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.http.ledger import Fresh, Mismatch, release
 from outboxkit.http.steps import RESULTS_LIMIT, Steps
 from tests.support.ledger_requests import IN_STEPS, begun, end_leases, row
@@ -94,23 +94,6 @@ async def test_a_record_lengthens_the_lease(engine: Engine, sessions: Sessions):
     assert row(engine).locked_until - ended >= IN_STEPS["lease"]
 
 
-async def test_a_run_that_was_too_slow_records_nothing(engine: Engine, sessions: Sessions):
-    async def slow() -> str:
-        end_leases(engine)
-        taken.append(begun(engine, IN_STEPS))
-        return "too late"
-
-    taken: list[Any] = []
-    steps = Steps(sessions, begun(engine, IN_STEPS))
-    with pytest.raises(
-        LeaseLost, match=r"step 'charge' was called, and its result is lost: .*another run has taken over"
-    ):
-        await steps.step("charge", slow)
-    assert isinstance(taken[0], Fresh)
-    assert (row(engine).steps, steps.finished) == (None, frozenset())
-    assert await Steps(sessions, taken[0]).step("charge", Outside().call("charge", 2)) == 2
-
-
 async def test_steps_side_by_side_are_all_kept(engine: Engine, sessions: Sessions):
     steps = Steps(sessions, begun(engine, IN_STEPS))
     outside = Outside()
@@ -178,12 +161,6 @@ async def test_another_request_under_a_key_that_was_forgotten_has_other_keys_out
     again = begun(engine, IN_STEPS)
     assert isinstance(again, Fresh)
     assert Steps(sessions, first).key("charge") == Steps(sessions, again).key("charge")
-
-
-async def test_another_request_takes_over_no_lease(engine: Engine):
-    assert isinstance(begun(engine, IN_STEPS), Fresh)
-    end_leases(engine)
-    assert begun(engine, IN_STEPS | {"fingerprint": b"b" * 32}) == Mismatch()
 
 
 async def test_a_run_without_a_lease_has_no_steps(engine: Engine, sessions: Sessions):

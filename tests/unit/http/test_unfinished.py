@@ -1,7 +1,7 @@
 """Which runs of a transaction still need an answer, through savepoints."""
 
 import pytest
-from sqlalchemy import Engine, event, insert
+from sqlalchemy import Engine, insert
 from sqlalchemy.orm import Session
 
 from outboxkit.database import transaction
@@ -75,11 +75,3 @@ def test_a_handlers_guard_is_another_one(engine: Engine):
         ledger.complete(session, fresh, OK)
         with pytest.raises(TransactionRequired, match="the handler's reason"):
             session.commit()
-
-
-def test_a_session_that_has_no_run_is_not_listened_to(engine: Engine):
-    with Session(engine) as session, Session(engine) as other:
-        ledger.begin(session, **ASKED)
-        assert event.contains(session, "before_commit", ledger._refuse_commit)
-        assert not event.contains(other, "before_commit", ledger._refuse_commit)
-        assert not event.contains(Session, "before_commit", ledger._refuse_commit)

@@ -162,6 +162,8 @@ class Placed:
 def handle(session, event: Placed): pass
 with Session(engine) as used, used.begin():
     outboxkit.inbox.run_once(used, outboxkit.outbox.add(used, Placed(1)), handle)
+    run = outboxkit.http.ledger.begin(used, scope="s", principal=None, key="k", fingerprint=bytes(32))
+    outboxkit.http.ledger.complete(used, run, outboxkit.http.ledger.Response(200))
 dispatches = (Session().dispatch, create_engine("sqlite://").dispatch)
 print([name for each in dispatches for name in each._event_names if list(getattr(each, name))])
 assert before == [dict(vars(each)) for each in classes]
@@ -191,13 +193,6 @@ def test_an_event_of_a_mapper_may_add_to_what_is_pending(session: Session, datab
         event.remove(Order, "after_insert", add)
     assert sent(database_url) == [first.id, *(message.id for message in added)]
     assert len(added) == 3
-
-
-def test_a_session_that_has_an_engine_for_each_table(engine: Engine, database_url: str):
-    with Session(binds={tables.outbox: engine}) as session:
-        added = outbox.add(session, order(1))
-        session.commit()
-    assert sent(database_url) == [added.id]
 
 
 def test_a_flush_of_chosen_objects_loses_nothing(session: Session, database_url: str):
@@ -233,14 +228,9 @@ def draft(payload: bytes) -> Draft:
 @pytest.mark.parametrize(
     ("sizes", "portions"),
     [
-        ([], []),
-        ([1], [1]),
         ([1] * 1000, [1000]),
-        ([1] * 1001, [1000, 1]),
-        ([1] * 2500, [1000, 1000, 500]),
-        ([6, 6, 6, 6], [2, 2]),
+        ([1] * 2001, [1000, 1000, 1]),
         ([6, 10, 1], [2, 1]),
-        ([20], [1]),
         ([20, 20, 1, 1], [1, 1, 2]),
         ([1, 20, 1], [1, 1, 1]),
     ],

@@ -77,6 +77,15 @@ async def respond(send: Any, status: int, *chunks: bytes, headers: Any = ()) -> 
     await send({"type": "http.response.body", "body": chunks[-1] if chunks else b""})
 
 
+def answering(status: int, *chunks: bytes, headers: Any = ()) -> Callable[..., Any]:
+    """What an application does that gives this answer."""
+
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, status, *chunks, headers=headers)
+
+    return act
+
+
 @pytest.fixture
 def served(async_engine: AsyncEngine) -> Served:
     return Served(async_sessionmaker(async_engine), {"lease": timedelta(minutes=1)})

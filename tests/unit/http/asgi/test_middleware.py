@@ -8,21 +8,14 @@ import pytest
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.http import problems
-from outboxkit.http.asgi import IdempotencyMiddleware, steps
+from outboxkit.http.asgi import IdempotencyMiddleware, step
 from tests.unit.http.asgi.conftest import Served, respond
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"lease": None},
-        {"lease": timedelta(0)},
-        {"max_body": 0},
-    ],
-)
-def test_rules_that_cannot_be_are_refused(served: Served, given: dict[str, Any]):
+@pytest.mark.parametrize("lease", [None, timedelta(0)])
+def test_a_lease_that_cannot_be_is_refused(served: Served, lease: Any):
     with pytest.raises(ConfigurationError):
-        IdempotencyMiddleware(served, served.sessions, principal=None, **given)
+        IdempotencyMiddleware(served, served.sessions, principal=None, lease=lease)
 
 
 async def test_the_application_gets_the_body(served: Served):
@@ -30,25 +23,10 @@ async def test_the_application_gets_the_body(served: Served):
     assert served.body == b"x" * 100_000
 
 
-@pytest.mark.parametrize("known", [None, "", 5])
-async def test_a_caller_without_a_name_is_a_defect(served: Served, known: Any):
-    served.rules["principal"] = lambda _: known
-    assert (await served.post()).status_code == 500
-    assert served.runs == 0
+async def test_a_caller_that_is_not_known_makes_no_work(served: Served):
+    """Neither is its body read, nor its fingerprint taken. The principal may be awaited."""
 
-
-async def test_a_principal_may_be_awaited_and_may_refuse(served: Served):
     async def nobody(_: Any) -> str:
-        raise problems.Problem(401, "caller-unknown", "Who are you?", "Log in.")
-
-    served.rules["principal"] = nobody
-    assert (await served.post()).status_code == 401
-
-
-async def test_a_caller_that_is_not_known_makes_no_work(served: Served, monkeypatch: pytest.MonkeyPatch):
-    """Neither is its body read, nor its fingerprint taken."""
-
-    def nobody(_: Any) -> str:
         raise problems.Problem(401, "caller-unknown", "Who are you?", "Log in.")
 
     async def receive() -> Any:
@@ -71,14 +49,21 @@ async def test_a_caller_that_is_not_known_makes_no_work(served: Served, monkeypa
 
 async def test_other_requests_pass_untouched(served: Served):
     async def act(scope: Any, receive: Any, send: Any) -> None:
-        with pytest.raises(ConfigurationError, match="there are no steps here"):
-            steps()
+        with pytest.raises(ConfigurationError, match="did not pass IdempotencyMiddleware"):
+            await step("charge", act)
         await respond(send, 200, b"a", b"b", headers=[(b"content-type", b"text/event-stream")])
 
     served.before = act
     assert (await served.post(key=None, method="PUT")).content == b"ab"
     served.rules["when"] = lambda scope: scope["path"] != "/orders"
     assert (await served.post(key=None)).content == b"ab"
+
+
+async def test_without_a_key_a_step_is_made_each_time_under_a_new_key(served: Served):
+    served.rules["required"] = False
+    for _ in range(2):
+        assert (await served.post(key=None)).content == b'"charged"'
+    assert len(set(served.calls)) == 2
 
 
 @pytest.mark.parametrize("kind", ["lifespan", "websocket"])

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from outboxkit.errors import ConfigurationError, LeaseLost
 from outboxkit.http import problems
 from outboxkit.http.asgi import step
-from tests.unit.http.asgi.conftest import Served, respond
+from tests.unit.http.asgi.conftest import Served, answering, respond
 
 
 async def lose_lease(served: Served) -> None:
@@ -23,33 +23,35 @@ async def state_of(served: Served) -> Any:
         return (await session.execute(text("SELECT state, steps FROM outboxkit_idempotency"))).first()
 
 
-async def test_a_run_that_failed_is_resumed_at_once_behind_its_finished_steps(served: Served):
-    async def fail(*_: Any) -> None:
-        raise RuntimeError("a defect")
+async def fail(*_: Any) -> None:
+    raise RuntimeError("a defect")
 
-    served.act = fail
-    assert (await served.post()).status_code == 500
+
+async def leave(*_: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("act", "status"), [(fail, 500), (answering(503), 503), (leave, 500)])
+async def test_a_run_that_failed_is_resumed_at_once_behind_its_finished_steps(served: Served, act: Any, status: int):
+    served.act = act
+    assert (await served.post()).status_code == status
     served.act = None
     assert (await served.post()).content == b'"charged"'
-    assert len(served.calls) == 1
-
-
-async def test_a_run_that_answers_5xx_is_resumed_too(served: Served):
-    async def fail(scope: Any, receive: Any, send: Any) -> None:
-        await respond(send, 503)
-
-    served.act = fail
-    assert (await served.post()).status_code == 503
-    served.act = None
-    assert (await served.post()).status_code == 201
     assert (served.runs, len(served.calls)) == (2, 1)
 
 
-async def test_a_refused_request_without_steps_leaves_nothing(served: Served):
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        await respond(send, 422)
+async def test_an_error_page_takes_the_place_of_an_answer_that_was_begun(served: Served):
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"ab", "more_body": True})
+        await respond(send, 409, b"cd")
 
-    served.before = refuse
+    served.act = act
+    answer = await served.post()
+    assert (answer.status_code, answer.content) == (409, b"cd")
+
+
+async def test_a_refused_request_without_steps_leaves_nothing(served: Served):
+    served.before = answering(422)
     assert (await served.post()).status_code == 422
     assert await state_of(served) is None
     served.before = None
@@ -57,10 +59,7 @@ async def test_a_refused_request_without_steps_leaves_nothing(served: Served):
 
 
 async def test_a_refused_request_keeps_its_finished_steps(served: Served):
-    async def refuse(scope: Any, receive: Any, send: Any) -> None:
-        await respond(send, 400)
-
-    served.act = refuse
+    served.act = answering(400)
     assert (await served.post()).status_code == 400
     assert (await served.post(b'{"better": 1}')).status_code == 422, "the charge belongs to the first request"
     served.act = None
@@ -69,10 +68,7 @@ async def test_a_refused_request_keeps_its_finished_steps(served: Served):
 
 
 async def test_an_answer_in_pieces_is_sent_as_one(served: Served):
-    async def act(scope: Any, receive: Any, send: Any) -> None:
-        await respond(send, 200, b"ab", b"", b"cd", headers=[(b"content-type", b"text/plain"), (b"set-cookie", b"s=1")])
-
-    served.act = act
+    served.act = answering(200, b"ab", b"", b"cd", headers=[(b"content-type", b"text/plain"), (b"set-cookie", b"s=1")])
     first, second = await served.post(), await served.post()
     assert first.content == second.content == b"abcd"
     assert first.headers["content-length"] == second.headers["content-length"] == "4"
@@ -150,28 +146,6 @@ async def test_a_slow_run_answers_what_the_run_that_took_over_has_answered(serve
     assert (await served.post()).content == b'"charged"'
 
 
-async def test_a_slow_run_is_told_to_come_back_where_the_other_has_not_ended(served: Served):
-    second_at_work, go_on = asyncio.Event(), asyncio.Event()
-
-    async def second(scope: Any, receive: Any, send: Any) -> None:
-        second_at_work.set()
-        await go_on.wait()
-        await respond(send, 201, b"second")
-
-    async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await lose_lease(served)
-        served.act = second
-        tasks.append(asyncio.create_task(served.post()))
-        await second_at_work.wait()
-        await respond(send, 200, b"mine")
-
-    tasks: list[asyncio.Task[Any]] = []
-    served.act = slow
-    assert (await served.post()).status_code == 409
-    go_on.set()
-    assert (await tasks[0]).content == b"second"
-
-
 async def test_a_step_of_a_run_that_lost_its_lease_ends_it(served: Served):
     lost: list[bool] = []
 
@@ -242,12 +216,3 @@ async def test_a_lost_lease_that_was_answered_is_no_error(served: Served):
 
     served.act = slow
     assert (await served.post(raising=True)).content == b'"charged"'
-
-
-async def test_no_answer_at_all_is_an_error(served: Served):
-    async def act(*_: Any) -> None: ...
-
-    served.act = act
-    assert (await served.post()).status_code == 500
-    served.act = None
-    assert (await served.post()).status_code == 201

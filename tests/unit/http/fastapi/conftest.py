@@ -49,11 +49,20 @@ class Shop:
             session.execute(effects.insert().values(what=order.item))
             return self.act(session, order)
 
-    async def post(self, item: Any = "pen", *, key: str | None = "k", path: str = "/orders", **options: Any):
+    async def post(
+        self,
+        item: Any = "pen",
+        *,
+        key: str | None = "k",
+        path: str = "/orders",
+        method: str = "POST",
+        raising: bool = False,
+        **options: Any,
+    ):
         headers = {"X-User": "ada"} | ({} if key is None else {"Idempotency-Key": key}) | options.pop("headers", {})
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=raising)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            return await client.post(path, **{"json": {"item": item}, **options}, headers=headers)
+            return await client.request(method, path, **{"json": {"item": item}, **options}, headers=headers)
 
     def count(self) -> int:
         with self.engine.connect() as connection:

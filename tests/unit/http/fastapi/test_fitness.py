@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import httpx
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Response
-from sqlalchemy.orm import Session
+from fastapi import APIRouter, Depends, FastAPI
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
@@ -27,28 +26,12 @@ def router() -> APIRouter:
     return APIRouter(route_class=IdempotentRoute)
 
 
-async def test_a_request_that_changes_nothing_needs_no_key(shop: Shop):
-    rule = Idempotent(session=shop.get_session, principal=None)
-
-    @shop.app.api_route("/orders", methods=["GET", "POST"], dependencies=[Depends(rule)])
-    def place(session: Annotated[Session, Depends(shop.get_session)]) -> bool:
-        return session.in_transaction()
-
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
-        assert (await client.get("/orders")).json() is False
-    assert (await shop.post(key=None)).status_code == 400
-
-
-@pytest.mark.parametrize(("status", "committed"), [(200, 1), (404, 1), (400, 0), (500, 0)])
-async def test_the_work_of_a_request_without_a_key_is_committed_too(shop: Shop, status: int, committed: int):
-    @shop.app.get("/seen", dependencies=[Depends(Idempotent(session=shop.get_session, principal=None))])
-    def see(session: Annotated[Session, Depends(shop.get_session)]) -> Response:
-        session.execute(effects.insert().values(what="seen"))
-        return Response(status_code=status)
-
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
-        assert (await client.get("/seen")).status_code == status
-    assert shop.count() == committed
+@pytest.mark.parametrize("kind", [lambda engine: engine, lambda engine: scoped_session(sessionmaker(engine))])
+async def test_what_is_no_session_is_refused(shop: Shop, kind: Any):
+    shop.get_session = lambda: kind(shop.engine)
+    shop.serve()
+    with pytest.raises(ConfigurationError, match="a dependency that gives a Session or an AsyncSession is accepted"):
+        await shop.post(raising=True)
 
 
 def test_an_endpoint_with_another_session():
