@@ -13,16 +13,16 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import uvicorn
 from sqlalchemy import Engine, create_engine, event
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 
-from tests.integration.http import flask_shop, idempotent_shop
+from outboxkit.runtime import process
+from tests.integration.http import idempotent_shop
 from tests.processes import ForkedProcess, start
 from tests.support.polling import eventually
 
@@ -84,20 +84,19 @@ class Servers:
 
 
 @contextlib.contextmanager
-def serve(url: str, calls: Path, *, shop: str = "fastapi", **rules: float) -> Iterator[Servers]:
+def serve(url: str, calls: Path, *, shop: str) -> Iterator[Servers]:
     """Servers of a shop, none of which runs yet.
 
     Args:
         url: of a database with the tables of the package.
         calls: the file that stands for an outside system.
         shop: `fastapi`, which has the endpoints in steps as well, or `flask`.
-        rules: of the shop in FastAPI, times in seconds.
     """
     engine = create_engine(url)
-    (flask_shop.Model if shop == "flask" else idempotent_shop.Tables).metadata.create_all(engine)
+    idempotent_shop.Tables.metadata.create_all(engine)
     engine.dispose()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        servers = Servers(listening, {"url": url, "calls": str(calls), "rules": rules, "shop": shop})
+        servers = Servers(listening, {"url": url, "calls": str(calls), "shop": shop})
         try:
             yield servers
         finally:
@@ -120,21 +119,22 @@ class Fate:
             event.listen(engine, name, self.at)
 
 
+class Quiet(WSGIRequestHandler):
+    def log_request(self, *_: object) -> None:
+        pass
+
+
 def run(listening: socket.socket, wanted: dict[str, Any]) -> None:
-    fate = Fate(wanted["dies_at"])
+    fate, engine = Fate(wanted["dies_at"]), idempotent_shop.engine_for(wanted["url"])
+    fate.watch(engine)
     if wanted["shop"] == "flask":
-        engine = flask_shop.engine_for(wanted["url"])
-        fate.watch(engine)
-        app = flask_shop.Shop(engine).app
-        make_server(
-            "127.0.0.1", 0, app, threaded=True, request_handler=flask_shop.Quiet, fd=listening.fileno()
-        ).serve_forever()
+        app = idempotent_shop.make_flask(engine)
+        make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet, fd=listening.fileno()).serve_forever()
         return
-    rules = {name: timedelta(seconds=value) for name, value in wanted["rules"].items()}
-    app = idempotent_shop.make(wanted["url"], calls=Path(wanted["calls"]), at=fate.at, **rules)
-    fate.watch(app.state.engine)
-    fate.watch(app.state.async_engine.sync_engine)
-    uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off")).run(sockets=[listening])
+    async_engine = process.engine(wanted["url"], name="shop", pool_size=20)
+    fate.watch(async_engine.sync_engine)
+    web = idempotent_shop.make(engine, async_engine, calls=Path(wanted["calls"]), at=fate.at)
+    uvicorn.Server(uvicorn.Config(web, log_level="critical", lifespan="off")).run(sockets=[listening])
 
 
 if __name__ == "__main__":

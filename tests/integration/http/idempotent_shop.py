@@ -1,25 +1,26 @@
-"""A shop with idempotent endpoints, as tests serve it: sync and async ones, atomic and in steps, on one database."""
+"""A shop with idempotent endpoints, in FastAPI and in Flask: sync and async ones, atomic and in steps."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Request
-from pydantic import BaseModel, Field
-from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+import flask
+from fastapi import Depends, FastAPI, Header, Request
+from pydantic import BaseModel
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from outboxkit import event as outbox_event
 from outboxkit import outbox
 from outboxkit.http import asgi
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
-from outboxkit.runtime import process
-from tests.integration.http.flask_shop import engine_for
-from tests.support.polling import eventually_async
+from outboxkit.http.flask import Idempotent as FlaskIdempotent
+
+LEASE = timedelta(minutes=10)
 
 
 class Tables(DeclarativeBase):
@@ -39,33 +40,23 @@ class OrderPlaced:
 
 
 class NewOrder(BaseModel):
-    customer: str = Field(min_length=1)
+    customer: str
 
 
-def nothing(place: str) -> None:
-    """What happens at a place of the code: nothing."""
-
-
-def current_user(x_user: Annotated[str | None, Header()] = None) -> str:
-    if not x_user:
-        raise HTTPException(401)
+def current_user(x_user: Annotated[str, Header()]) -> str:
     return x_user
 
 
-def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = nothing, **rules: Any) -> FastAPI:
-    """The application.
+def make(engine: Engine, async_engine: AsyncEngine, *, calls: Path, at: Callable[[str], None]) -> FastAPI:
+    """The application in FastAPI.
 
     Args:
-        url: of a database with the tables of the package and of `Tables`.
+        engine: of a database with the tables of the package and of `Tables`, and `async_engine` of the same.
         calls: the file that stands for an outside system: a line for each call, the key of the call.
         at: called between the steps.
-        rules: of every endpoint; a lease is of those in steps.
     """
-    in_steps_only = {"lease": rules.pop("lease")} if "lease" in rules else {}
     app = FastAPI()
     app.router.route_class = IdempotentRoute
-    engine, async_engine = engine_for(url), process.engine(url, name="shop", pool_size=20)
-    app.state.engine, app.state.async_engine = engine, async_engine
 
     def get_session() -> Iterator[Session]:
         with Session(engine) as session:
@@ -75,8 +66,8 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
         async with AsyncSession(async_engine) as session:
             yield session
 
-    sync_rule = Idempotent(session=get_session, principal=current_user, **rules)
-    async_rule = Idempotent(session=get_async_session, principal=current_user, **rules)
+    sync_rule = Idempotent(session=get_session, principal=current_user)
+    async_rule = Idempotent(session=get_async_session, principal=current_user)
 
     @app.post("/sync/orders", status_code=201, dependencies=[Depends(sync_rule)])
     def place(new: NewOrder, session: Annotated[Session, Depends(get_session)]):
@@ -96,13 +87,11 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
 
     @app.post("/steps/orders", status_code=201)
     async def place_in_steps(new: NewOrder, request: Request):
-        return await in_steps(request, new)
-
-    async def in_steps(request: Request, new: NewOrder) -> Any:
         async def charge() -> str:
             at("before the call")
-            await held(request.headers.get("x-gate"))
-            call_outside(calls, asgi.steps().key("charge"))
+            with calls.open("ab", buffering=0) as file:
+                file.write(asgi.steps().key("charge").encode() + b"\n")
+                os.fsync(file.fileno())
             at("after the call")
             return "charged"
 
@@ -123,8 +112,24 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
         session_factory=async_sessionmaker(async_engine),
         principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode(),
         when=lambda scope: scope["path"].startswith("/steps"),
-        **in_steps_only,
+        lease=LEASE,
     )
+    return app
+
+
+def make_flask(engine: Engine) -> flask.Flask:
+    """The application in Flask, with an atomic endpoint alone."""
+    sessions = scoped_session(sessionmaker(engine))
+    app = flask.Flask(__name__)
+    app.teardown_appcontext(lambda _: sessions.remove())
+
+    @app.post("/orders")
+    @FlaskIdempotent(session=sessions, principal=lambda: flask.request.headers["X-User"])
+    def place() -> Any:
+        order = act(sessions, NewOrder(**flask.request.get_json()))
+        sessions.flush()
+        return {"order_id": order.id}, 201
+
     return app
 
 
@@ -136,22 +141,19 @@ def act(session: Any, new: NewOrder) -> Order:
     return order
 
 
-@event.listens_for(Session, "after_flush")
-def check_constraints(session: Session, _: object) -> None:
-    """Have deferred constraints checked before the end of a request for the customer "check"."""
-    if any(getattr(each, "customer", "") == "check" for each in session.new):
-        session.connection().exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+def engine_for(url: str) -> Engine:
+    """As an application has it; on SQLite every transaction takes the writer lock at its start."""
+    if not url.startswith("sqlite"):
+        return create_engine(url, pool_size=20)
+    engine = create_engine(url, connect_args={"timeout": 60})
 
+    @event.listens_for(engine, "connect")
+    def _settle_in(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode = WAL")
 
-async def held(gate: str | None) -> None:
-    """Wait until there is a file of this name, and say by another one that somebody waits."""
-    if gate is not None:
-        Path(f"{gate}.reached").touch()
-        await eventually_async(lambda: asyncio.to_thread(Path(gate).exists))
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-
-def call_outside(calls: Path | None, key: str) -> None:
-    if calls is not None:
-        with calls.open("ab", buffering=0) as file:
-            file.write(key.encode() + b"\n")
-            os.fsync(file.fileno())
+    return engine

@@ -1,42 +1,24 @@
 """Requests done once and calls made once, with the application's own sessions: every driver, every kind of session."""
 
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
-import httpx
 import pytest
-from fastapi import Depends, FastAPI
-from flask import Flask
 from psycopg.rows import dict_row
-from sqlalchemy import Engine, event, select, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session
 
-import outboxkit
-from outboxkit import effects, inbox, inbox_handler, outbox, tables
-from outboxkit.brokers import Verdict
-from outboxkit.consumer.direct import DirectPublisher
+from outboxkit import effects
 from outboxkit.errors import LeaseLost
 from outboxkit.errors.sqlstates import NO_END, sqlstate_of
 from outboxkit.http import ledger
-from outboxkit.http.fastapi import Idempotent, IdempotentRoute
-from outboxkit.http.flask import Idempotent as FlaskIdempotent
 from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay
 from outboxkit.http.steps import Steps
-from outboxkit.message import Message
 from tests.integration.database.drivers import KINDS, ONE_OF_EACH, Driver, done, names, using
 from tests.support.ledger_requests import ASKED, CREATED, IN_STEPS, OTHER
-
-KEY = {"Idempotency-Key": "k-1"}
-
-
-@outboxkit.event("Placed")
-@dataclass(frozen=True)
-class Placed:
-    number: int
 
 
 @pytest.fixture(params=KINDS, ids=names)
@@ -57,11 +39,6 @@ def answered(session: Session, asked: dict[str, Any]) -> Any:
     assert isinstance(fresh, Fresh)
     ledger.complete(session, fresh, CREATED)
     return fresh
-
-
-def payloads(engine: Engine) -> list[bytes]:
-    with engine.connect() as connection:
-        return list(connection.scalars(select(tables.outbox.c.payload)))
 
 
 async def test_a_duplicate_gets_the_answer_byte_for_byte(driver: Driver):
@@ -165,62 +142,3 @@ async def test_a_call_that_may_have_been_made_is_unknown(plain: Driver):
             await done(effects.once(plain.sessions, "k", call_async if plain.is_async else call, on_unknown="repeat"))
     skipped = await done(effects.once(plain.sessions, "k", call_async if plain.is_async else call, on_unknown="skip"))
     assert skipped.outcome == "skipped"
-
-
-@pytest.mark.parametrize("pair", [pair for pair in KINDS if pair[1] is scoped_session], ids=names)
-async def test_the_flask_door(pair: Any, postgresql_url: str, pg_engine: Engine):
-    async with using(postgresql_url, pair) as driver:
-        web, sessions = Flask(__name__), driver.session()
-        web.teardown_appcontext(lambda _: sessions.remove())
-
-        @web.post("/orders")
-        @FlaskIdempotent(session=sessions, principal=lambda: "ann")
-        def place() -> Any:
-            outbox.add(sessions, Placed(1))
-            return b"\0\xff", 201
-
-        answers = [web.test_client().post("/orders", headers=KEY) for _ in range(2)]
-    assert [(answer.status_code, answer.data) for answer in answers] == [(201, b"\0\xff")] * 2
-    assert payloads(pg_engine) == [b'{"number":1}']
-
-
-async def test_the_fastapi_door(plain: Driver, pg_engine: Engine):
-    def get_session() -> Iterator[Session]:
-        with plain.sessions() as session:
-            yield session
-
-    async def get_async_session() -> AsyncIterator[AsyncSession]:
-        async with plain.sessions() as session:
-            yield session
-
-    dependency = get_async_session if plain.is_async else get_session
-    kind = AsyncSession if plain.is_async else Session
-    web = FastAPI()
-    web.router.route_class = IdempotentRoute
-    rule = Idempotent(session=dependency, principal=lambda: "ann")
-
-    @web.post("/orders", status_code=201, dependencies=[Depends(rule)])
-    async def place(session: Annotated[kind, Depends(dependency)]) -> dict[str, int]:  # type: ignore[valid-type]
-        outbox.add(session, Placed(1))
-        return {"order": 1}
-
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://shop") as client:
-        answers = [await client.post("/orders", headers=KEY) for _ in range(2)]
-    assert [(answer.status_code, answer.content) for answer in answers] == [(201, b'{"order":1}')] * 2
-    assert answers[1].headers["Idempotency-Replayed"] == "true"
-    assert payloads(pg_engine) == [b'{"number":1}']
-
-
-@pytest.mark.parametrize("pair", [pair for pair in ONE_OF_EACH if pair[1] is AsyncSession], ids=names)
-async def test_the_relays_own_handlers(pair: Any, postgresql_url: str, pg_engine: Engine):
-    @inbox_handler("Answer")
-    async def answer(session: AsyncSession, event: Placed) -> None:
-        outbox.add(session, event)
-
-    async with using(postgresql_url, pair) as driver:
-        publisher = DirectPublisher(driver.engine, [inbox.handler_of(answer)])
-        for _ in range(2):
-            (receipt,) = await publisher.publish([Message(id="m", type="Placed", payload=b'{"number":2}')])
-            assert receipt.verdict is Verdict.CONFIRMED
-        await publisher.close()
-    assert payloads(pg_engine) == [b'{"number":2}']

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import Engine, create_engine, text, update
-from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import effects, tables
@@ -93,20 +92,4 @@ async def test_a_relay_adds_replies_and_parks_in_its_destination(
     with pg_engine.connect() as connection:
         found = connection.execute(text("SELECT type, destination FROM outboxkit_outbox")).all()
         assert [tuple(row) for row in found] == [("CardCharged", "default")]
-    await relay.dispose()
-
-
-async def test_without_the_right_to_insert_nothing_that_was_answered_is_lost(
-    writer: Engine, pg_engine: Engine, postgresql_url: str, roles: dict[str, str]
-):
-    """The page says that the right can be left out where no event has a reply: where one has, it stays and is said."""
-    add(writer, 1, destination="payments")
-    with pg_engine.begin() as connection:
-        connection.execute(update(tables.outbox).values(reply="CardCharged"))
-        connection.execute(text(f"REVOKE INSERT ON outboxkit_outbox FROM {roles['shop_relay']}"))
-    relay = process.engine(url_of(postgresql_url, roles["shop_relay"]), name="test")
-    with pytest.raises(ProgrammingError, match="permission denied for table outboxkit_outbox"):
-        await Relay(relay, Answering(), destination="payments").drain(asyncio.Event())
-    with pg_engine.connect() as connection:
-        assert connection.execute(text("SELECT type FROM outboxkit_outbox")).scalars().all() == ["Ordered"]
     await relay.dispose()

@@ -11,23 +11,19 @@ import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select
 from sqlalchemy.orm import Session
 
-from outboxkit import outbox, tables
 from outboxkit.http import ledger
-from outboxkit.http.ledger import Fresh, Judgement, Replay
-from outboxkit.message import Message
+from outboxkit.http.ledger import Fresh, Judgement
 from tests.support.ledger_requests import (
     ASKED,
     CREATED,
     IN_STEPS,
     OTHER,
     begun,
-    count,
     database_time,
     done,
     end_leases,
     expire,
     row,
-    told,
 )
 
 EFFECTS = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("what", String))
@@ -57,7 +53,6 @@ def serve(engine: Engine, asked: dict[str, Any]) -> Judgement:
         outcome = ledger.begin(session, **asked)
         if isinstance(outcome, Fresh):
             session.execute(insert(EFFECTS).values(what=asked["key"]))
-            outbox.add(session, Message(id=outcome.token, type="Ordered", payload=b"{}"))
             ledger.complete(session, outcome, CREATED)
             session.commit()
         return outcome
@@ -78,31 +73,11 @@ def kinds(outcomes: list[Judgement]) -> Counter[str]:
     return Counter(type(outcome).__name__ for outcome in outcomes)
 
 
-def test_identical_requests_at_once_have_one_effect(many: Engine):
-    outcomes = all_at_once([lambda: serve(many, ASKED)] * AT_ONCE)
-    assert kinds(outcomes)["Fresh"] == 1
-    assert set(kinds(outcomes)) <= {"Fresh", "Replay", "InProgress"}
-    assert {outcome.response for outcome in outcomes if isinstance(outcome, Replay)} <= {CREATED}
-    assert (effects(many), count(many)) == (1, 1)
-    with many.connect() as connection:
-        assert connection.execute(select(func.count()).select_from(tables.outbox)).scalar_one() == 1
-    assert isinstance(told(many), Replay)
-
-
 def test_every_payload_but_one_is_refused(many: Engine):
     asked = [ASKED | {"fingerprint": bytes([number]) * 32} for number in range(AT_ONCE)]
     outcomes = all_at_once([lambda each=each: serve(many, each) for each in asked])
     assert kinds(outcomes) == {"Fresh": 1, "Mismatch": AT_ONCE - 1}
     assert effects(many) == 1
-
-
-def test_two_callers_with_one_key_each_have_their_own(many: Engine):
-    callers = ["alice", "bob", None, "x" * 300]
-    calls = [lambda each=each: serve(many, ASKED | {"principal": each}) for each in callers * 5]
-    outcomes = all_at_once(calls)
-    assert kinds(outcomes)["Fresh"] == len(callers) == effects(many)
-    found = [outcome.principal for outcome in outcomes if isinstance(outcome, Fresh)]
-    assert sorted(found, key=str) == sorted(callers, key=str)
 
 
 def test_one_of_many_takes_over_what_has_expired(many: Engine):

@@ -17,7 +17,6 @@ from outboxkit.schema import migrations
 from tests.integration.outbox.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
 from tests.servers import Server, create_database, drop_database
 from tests.support.ledger_requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, expire, told
-from tests.support.polling import eventually
 
 LOCKS = _locks_of(_row_of("POST /orders", "alice", "k-1"), ASKED["fingerprint"])
 TABLE = "'outboxkit_idempotency'::regclass::oid::bigint"
@@ -31,20 +30,28 @@ def holder(pg_engine: Engine) -> Iterator[Session]:
         yield session
 
 
-@pytest.fixture
-def others_database(postgresql: Server, template: str) -> Iterator[Engine]:
-    """A second database of the same server, whose tables have the same numbers."""
+@pytest.fixture(params=["database", "schema"])
+def another(request: pytest.FixtureRequest, postgresql: Server, template: str, postgresql_url: str) -> Iterator[Engine]:
+    """A second database of the same server, whose tables have the same numbers, or a second schema of the same one."""
     name = f"outboxkit_{secrets.token_hex(6)}"
-    engine = create_engine(create_database(postgresql.url, name, template=template))
+    if request.param == "database":
+        engine = create_engine(create_database(postgresql.url, name, template=template))
+    else:
+        engine = create_engine(f"{postgresql_url}?options=-csearch_path%3D{name}")
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE SCHEMA {name}"))
+            migrations.migrate(connection)
     yield engine
     engine.dispose()
-    drop_database(postgresql.url, name)
+    if request.param == "database":
+        drop_database(postgresql.url, name)
 
 
-def test_the_open_request_is_in_progress_and_another_payload_a_mismatch(holder: Session, pg_engine: Engine):
-    assert told(pg_engine) == InProgress()
-    assert told(pg_engine, OTHER) == Mismatch()
-    assert isinstance(told(pg_engine, ASKED | {"key": "k-2"}), Fresh)
+def test_another_database_or_schema_has_locks_of_its_own(holder: Session, pg_engine: Engine, another: Engine):
+    with Session(another) as session:
+        assert isinstance(ledger.begin(session, **OTHER), Fresh)
+        assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
+        assert (told(another), told(another, OTHER)) == (Mismatch(), InProgress())
 
 
 def test_who_lost_does_not_stand_for_the_holder(holder: Session, pg_engine: Engine):
@@ -67,22 +74,6 @@ def test_after_a_savepoint_is_rolled_back_the_next_one_is_fresh(pg_engine: Engin
             savepoint.rollback()
         assert isinstance(told(pg_engine), Fresh)
         session.commit()
-
-
-def is_gone(engine: Engine, pid: int) -> bool:
-    with engine.connect() as connection:
-        return not connection.execute(text("SELECT FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}).all()
-
-
-def test_where_the_holders_connection_ends_the_key_is_free(holder: Session, pg_engine: Engine):
-    pid = holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    with pg_engine.begin() as connection:
-        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
-    eventually(lambda: is_gone(pg_engine, pid))
-    assert isinstance(told(pg_engine, OTHER), Fresh)
-    with pytest.raises(OperationalError):
-        holder.execute(text("SELECT 1"))
-    holder.rollback()
 
 
 def test_an_expired_row_that_is_being_taken_over_is_in_progress(pg_engine: Engine):
@@ -108,31 +99,6 @@ def test_a_replay_locks_nothing(pg_engine: Engine):
             connection.execute(text("DELETE FROM outboxkit_idempotency"))
 
 
-def test_another_database_has_locks_of_its_own(holder: Session, others_database: Engine):
-    assert isinstance(told(others_database), Fresh)
-    assert isinstance(told(others_database, OTHER), Fresh)
-
-
-def test_a_mismatch_is_told_from_this_databases_locks(holder: Session, pg_engine: Engine, others_database: Engine):
-    with Session(others_database) as session:
-        assert isinstance(ledger.begin(session, **OTHER), Fresh)
-        assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
-        assert (told(others_database), told(others_database, OTHER)) == (Mismatch(), InProgress())
-
-
-def test_another_schema_has_locks_of_its_own(holder: Session, pg_engine: Engine, postgresql_url: str):
-    with pg_engine.begin() as connection:
-        connection.execute(text("CREATE SCHEMA tenant"))
-    tenant = create_engine(f"{postgresql_url}?options=-csearch_path%3Dtenant")
-    with tenant.begin() as connection:
-        migrations.migrate(connection)
-    with Session(tenant) as session:
-        assert isinstance(ledger.begin(session, **OTHER), Fresh)
-        assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
-        assert (told(tenant), told(tenant, OTHER)) == (Mismatch(), InProgress())
-    tenant.dispose()
-
-
 @pytest.mark.parametrize(
     "lock",
     [
@@ -148,13 +114,6 @@ def test_somebody_elses_lock_of_the_same_number_is_nothing_worse_than_busy(pg_en
         assert told(pg_engine) == InProgress()
         stranger.execute(text("SELECT pg_advisory_unlock_all()"))
     assert isinstance(told(pg_engine), Fresh)
-
-
-@pytest.mark.parametrize("lock", ["pg_advisory_xact_lock_shared(:part, 7)", "pg_advisory_xact_lock(:part, 7)", "1"])
-def test_somebody_elses_halves_say_nothing(holder: Session, pg_engine: Engine, lock: str):
-    with pg_engine.connect() as stranger:
-        stranger.execute(text(f"SELECT {lock}, CAST(:part AS integer)"), {"part": LOCKS["request_part"]})
-        assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
 
 
 def test_halves_with_every_sign(pg_engine: Engine):
