@@ -2,14 +2,13 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, select, update
 
 from outboxkit import tables
-from tests.integration.effects.mail_sink import MailSink, mail_sink
+from tests.integration.effects.conftest import MailSink
 from tests.processes import ROOT, programs
 from tests.support.databases import migrate
 from tests.support.night import by_day_on
@@ -22,12 +21,6 @@ PLACES = [
     ("after commit 2", 1, True),
 ]
 """Where it is killed, how many mails were sent then, and whether the next run knows that."""
-
-
-@pytest.fixture
-async def sink() -> AsyncIterator[MailSink]:
-    async with mail_sink() as made:
-        yield made
 
 
 @pytest.fixture

@@ -16,17 +16,11 @@ from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscr
 from outboxkit.consumer import Consumer, ConsumerPolicy
 from outboxkit.runtime import process
 from tests.integration.consumer.running_consumer import Ordered, Start, dead_letters, publish, starter
-from tests.integration.effects.mail_sink import MailSink, mail_sink
+from tests.integration.effects.conftest import MailSink
 from tests.support.databases import migrate
 from tests.support.plain_client import PlainClient
 
 MAIL = "Subject: your receipt\r\n\r\nthank you\r\n"
-
-
-@pytest.fixture
-async def sink() -> AsyncIterator[MailSink]:
-    async with mail_sink() as made:
-        yield made
 
 
 @pytest.fixture
@@ -74,54 +68,6 @@ async def test_an_async_handler_that_fails_and_duplicates_sends_one_mail(
     assert found == ["made sent", "remembered sent", "remembered sent"]
     assert len(sink.mails) == 1
     assert known(pg_engine) == [("11:SendReceipt:m", "done")]
-
-
-async def test_a_plain_handler_has_plain_sessions(start: Start, pg_engine: Engine, broker: PlainClient, sink: MailSink):
-    found: list[str] = []
-
-    @inbox_handler("SendReceipt")
-    def send_receipt(session: Session, event: Ordered) -> None:
-        def call() -> int:
-            made.append(event.number)
-            return event.number
-
-        sent = effects.once(sessionmaker(pg_engine), call=call, on_unknown="repeat")
-        found.append(f"{sent.outcome} {sent.result}")
-        if len(found) == 1:
-            raise ValueError("after the call")
-
-    made: list[int] = []
-    async with start(send_receipt) as consumer:
-        publish(broker, 7, "m")
-        await consumer.reaches(retried=1, processed=1)
-        publish(broker, 8, "n")
-        await consumer.reaches(retried=1, processed=2)
-    assert found == ["made 7", "remembered 7", "made 8"]
-    assert made == [7, 8]
-
-
-async def test_each_effect_of_a_handler_has_its_own_key(
-    start: Start, pg_engine: Engine, own_sessions: async_sessionmaker[Any], broker: PlainClient
-):
-    made: list[str] = []
-
-    @inbox_handler("TellBoth")
-    async def tell_both(session: AsyncSession, event: Ordered, message: Message) -> None:
-        for who in ("customer", "warehouse"):
-
-            async def call(who: str = who) -> None:
-                made.append(who)
-
-            await effects.once(own_sessions, f"tell {who} of {message.id}", call, on_unknown="skip")
-        if len(made) < 3:
-            made.append("failed")
-            raise ValueError("after both")
-
-    async with start(tell_both) as consumer:
-        publish(broker, 7, "m")
-        await consumer.reaches(retried=1, processed=1)
-    assert made == ["customer", "warehouse", "failed"]
-    assert [state for _, state in known(pg_engine)] == ["done", "done"]
 
 
 async def test_a_handler_that_runs_out_of_time_leaves_it_unknown_and_the_next_attempt_decides(

@@ -69,22 +69,17 @@ def test_outside_a_handler_a_key_is_required(nobody: None):
         ask()
 
 
-@pytest.mark.parametrize("key", ["", "x" * 601, "a\0b", "a\nb", "\udc80", b"bytes", 7])
-def test_keys_that_no_column_holds_are_refused(key: Any):
-    with pytest.raises(ConfigurationError, match="1 to 600 printable characters"):
-        ask(key)
-
-
-@pytest.mark.parametrize("policy", [None, "", "once", True])
-def test_a_policy_must_be_written_out(policy: Any):
-    with pytest.raises(ConfigurationError, match="'skip' or 'repeat' is accepted"):
-        ask("k", on_unknown=policy)
-
-
-@pytest.mark.parametrize("lease", [timedelta(0), -MINUTE, 60])
-def test_a_lease_is_a_time_to_come(lease: Any):
-    with pytest.raises(ConfigurationError, match="a timedelta above 0 is accepted"):
-        ask("k", lease=lease)
+@pytest.mark.parametrize(
+    ("wrong", "accepted"),
+    [
+        *(({"key": key}, "1 to 600 printable characters") for key in ("", "x" * 601, "a\0b", "\udc80", b"bytes", 7)),
+        *(({"on_unknown": policy}, "'skip' or 'repeat' is accepted") for policy in (None, "", "once", True)),
+        *(({"lease": lease}, "a timedelta above 0 is accepted") for lease in (timedelta(0), -MINUTE, 60)),
+    ],
+)
+def test_what_cannot_be_used_is_refused(wrong: dict[str, Any], accepted: str):
+    with pytest.raises(ConfigurationError, match=accepted):
+        ask(**{"key": "k"} | wrong)
 
 
 def test_sessions_of_a_connection_are_refused(engine: Engine):

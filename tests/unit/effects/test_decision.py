@@ -19,7 +19,6 @@ def found(state: str, result: bytes | None = None, *, lease: timedelta = MINUTE)
     return EffectRow(state, "t", result, NOW - MINUTE, NOW + lease, NOW)
 
 
-@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(
     ("row", "known"),
     [
@@ -27,23 +26,13 @@ def found(state: str, result: bytes | None = None, *, lease: timedelta = MINUTE)
         (found("repeated", b'"x"'), Effect("remembered", "x")),
         (found("done", b"null"), Effect("remembered")),
         (found("skipped"), Effect("skipped")),
+        (found("started"), MINUTE),
+        (found("started", lease=timedelta(0)), None),
     ],
 )
-def test_what_has_ended_is_known(row: EffectRow, known: Effect, alone: bool):
-    assert decide_effect(row, alone=alone) == known
-
-
-def test_a_start_within_its_lease_is_a_run_for_as_long():
-    assert decide_effect(found("started"), alone=False) == MINUTE
-
-
-@pytest.mark.parametrize("lease", [timedelta(0), -MINUTE])
-def test_a_start_whose_lease_is_over_is_unknown(lease: timedelta):
-    assert decide_effect(found("started", lease=lease), alone=False) is None
-
-
-def test_where_nobody_else_can_be_busy_any_start_is_unknown():
-    assert decide_effect(found("started"), alone=True) is None
+def test_what_has_ended_is_known_and_a_start_is_a_run_for_the_rest_of_its_lease(row: EffectRow, known: object):
+    assert decide_effect(row, alone=False) == known
+    assert decide_effect(row, alone=True) == (None if row.state == "started" else known)
 
 
 def chained(error: BaseException, *, cause: BaseException | None = None, context: BaseException | None = None) -> Any:

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+import pytest
 
 
 @dataclass
@@ -28,13 +29,10 @@ class MailSink:
         writer.close()
 
 
-@asynccontextmanager
-async def mail_sink() -> AsyncIterator[MailSink]:
-    """A sink that listens while the block runs."""
-    sink = MailSink()
-    server = await asyncio.start_server(sink.serve, "127.0.0.1", 0)
-    sink.port = server.sockets[0].getsockname()[1]
-    try:
-        yield sink
-    finally:
-        server.close()
+@pytest.fixture
+async def sink() -> AsyncIterator[MailSink]:
+    made = MailSink()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    yield made
+    server.close()
