@@ -28,9 +28,7 @@ def read(envelope: Envelope) -> Message:
     return found
 
 
-@pytest.mark.parametrize(
-    "envelope", [samples.PYTHON_SDK, samples.KNATIVE, samples.COLON, samples.STRUCTURED, samples.DAPR]
-)
+@pytest.mark.parametrize("envelope", samples.ALL)
 def test_each_publishers_form_is_one_message(envelope: Envelope):
     found = read(envelope)
     assert json.loads(found.payload) == samples.EVENT
