@@ -1,20 +1,11 @@
 """`outbox.add` on a connection that commits each statement: refused before any row is written."""
 
-import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, event, func, select
-from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-    create_async_engine,
-)
-from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
+from sqlalchemy.orm import Session, registry
 
 import outboxkit
 from outboxkit import TransactionRequired, outbox, tables
@@ -58,30 +49,11 @@ def assert_refused(session: Any) -> None:
     session.rollback()
 
 
-@pytest.fixture
-def autocommit(database_url: str) -> Iterator[Engine]:
-    made = create_engine(database_url, **AUTOCOMMIT)
-    yield made
-    made.dispose()
-
-
-def test_an_engine_in_autocommit_mode_is_refused_however_the_session_got_it(engine: Engine, autocommit: Engine):
-    """Created so, by an option of the engine, of the connection, of one session's transaction, by tables, or scoped."""
-    by_option = engine.execution_options(**AUTOCOMMIT)
-    for made in (autocommit, by_option):
-        for session in (Session(made), Session(binds={tables.outbox: made, Order: made})):
-            with session:
-                assert_refused(session)
-        scoped = scoped_session(sessionmaker(made))
-        assert_refused(scoped)
-        scoped.remove()
-        with made.connect() as connection, Session(connection) as session:
+def test_an_engine_in_autocommit_mode_is_refused(engine: Engine):
+    made = engine.execution_options(**AUTOCOMMIT)
+    for session in (Session(made), Session(binds={tables.outbox: made, Order: made})):
+        with session:
             assert_refused(session)
-    with engine.connect().execution_options(**AUTOCOMMIT) as connection, Session(connection) as session:
-        assert_refused(session)
-    with Session(engine) as session:
-        session.connection(execution_options=AUTOCOMMIT)
-        assert_refused(session)
     assert kept(engine) == (0, 0)
 
 
@@ -106,23 +78,11 @@ def test_a_driver_in_autocommit_mode_is_refused_too(engine: Engine):
     assert kept(engine) == (0, 0)
 
 
-async def test_asynchronous_sessions_are_refused_as_well(engine: Engine, async_engine: AsyncEngine):
-    made = create_async_engine(async_engine.url, **AUTOCOMMIT)
-    async with made.connect() as connection:
-        for bind in (made, connection):
-            async with AsyncSession(bind) as session:
-                await session.run_sync(assert_refused)
-    scoped = async_scoped_session(async_sessionmaker(made), scopefunc=asyncio.current_task)
-    await scoped().run_sync(assert_refused)
-    await scoped.remove()
-    await made.dispose()
-    assert kept(engine) == (0, 0)
-
-
-def test_a_message_is_not_taken_back_outside_a_transaction_either(engine: Engine, autocommit: Engine):
+def test_a_message_is_not_taken_back_outside_a_transaction_either(engine: Engine):
     with Session(engine) as session, session.begin():
         message = outbox.add(session, Ordered(1))
-    with Session(autocommit) as session, pytest.raises(TransactionRequired, match=REFUSED):
+    made = engine.execution_options(**AUTOCOMMIT)
+    with Session(made) as session, pytest.raises(TransactionRequired, match=REFUSED):
         outbox.cancel(session, message.id)
     assert kept(engine) == (0, 1)
 

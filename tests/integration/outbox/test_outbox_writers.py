@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, func, select, text, update
+from sqlalchemy import Connection, Engine, delete, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -83,16 +83,6 @@ def test_strict_order_makes_the_second_writer_of_a_key_wait(
     second.result()
     kept = [b'{"number":1}', b'{"number":3}'] if commit else []
     assert payloads(pg_engine) == [*kept, b'{"number":2}'], "the second was given its position before its turn"
-
-
-def test_other_keys_and_other_events_do_not_wait(pg_engine: Engine):
-    with Session(pg_engine) as early:
-        outbox.add(early, Moved(1), key="k")
-        early.flush()
-        added(pg_engine, Moved(2), key="other")()
-        added(pg_engine, Ordered(3), key="k")()
-        early.commit()
-    assert payloads(pg_engine) == [b'{"number":1}', b'{"number":2}', b'{"number":3}']
 
 
 def test_a_rollback_to_a_savepoint_lets_the_next_writer_pass(pg_engine: Engine):
@@ -229,31 +219,3 @@ def test_a_delayed_message_is_cancelled_by_its_index(pg_engine: Engine):
         plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {query}", {"message_id": "m7"}).scalars())
     assert "outboxkit_outbox_delayed" in plan
     assert "Seq Scan" not in plan
-
-
-def test_one_writer_may_insert_and_nothing_else(pg_engine: Engine):
-    """The right to insert is enough for `add` and `add_all`; `dedup` and `cancel` need a little more."""
-    with pg_engine.connect() as connection:
-        connection.execute(text("CREATE ROLE writer_of_this_test"))
-        connection.execute(text("GRANT INSERT ON outboxkit_outbox TO writer_of_this_test"))
-        connection.execute(text("SET LOCAL ROLE writer_of_this_test"))
-        with Session(connection, join_transaction_mode="create_savepoint") as session:
-            outbox.add(session, Moved(1), key="k")
-            session.commit()
-            outbox.add_all(session, [Ordered(number) for number in range(10)])
-            session.commit()
-        connection.execute(text("RESET ROLE"))
-        assert connection.execute(select(func.count()).select_from(tables.outbox)).scalar_one() == 11
-        connection.execute(text("GRANT SELECT (message_id, dedup) ON outboxkit_outbox TO writer_of_this_test"))
-        connection.execute(text("SET LOCAL ROLE writer_of_this_test"))
-        with Session(connection, join_transaction_mode="create_savepoint") as session:
-            outbox.add(session, Ordered(1), message_id="m-1", dedup=True)
-            outbox.add(session, Ordered(1), message_id="m-1", dedup=True)
-            session.commit()
-        connection.execute(text("RESET ROLE"))
-        connection.execute(text("GRANT SELECT (message_id, due_at), DELETE ON outboxkit_outbox TO writer_of_this_test"))
-        connection.execute(text("SET LOCAL ROLE writer_of_this_test"))
-        with Session(connection, join_transaction_mode="create_savepoint") as session:
-            assert outbox.cancel(session, "m-1")
-            assert not outbox.cancel(session, "m-1")
-        connection.rollback()

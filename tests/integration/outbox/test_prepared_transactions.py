@@ -5,10 +5,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine
 
 from outboxkit.operators.doctor import sessions
-from outboxkit.statements import activity
 from tests.integration.operators.doctoring import codes, one
 from tests.servers import Server, create_database, drop_database
 from tests.support.databases import migrate
@@ -38,16 +36,6 @@ def restart_with(server: Server, change: str) -> None:
         connection.execute(change)
     server.stop()
     server.start()
-
-
-def test_a_prepared_transaction_holds_back_vacuum(preparing_url: str) -> None:
-    engine, name = create_engine(preparing_url), f"left-{secrets.token_hex(4)}"
-    with engine.connect() as reader, psycopg.connect(libpq(preparing_url), autocommit=True) as connection:
-        connection.execute(f"BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'")
-        holder, *_ = reader.execute(activity.oldest_transactions())
-        connection.execute(f"ROLLBACK PREPARED '{name}'")
-    engine.dispose()
-    assert (holder.kind, holder.pid, holder.name) == ("prepared", None, name)
 
 
 def test_a_transaction_with_a_message_can_be_prepared_while_a_relay_listens(preparing_url: str) -> None:

@@ -15,7 +15,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import create_async_engine
-from sqlmodel import Session, SQLModel
+from sqlmodel import SQLModel
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from outboxkit import event, outbox, tables
@@ -68,15 +68,6 @@ def test_flask_sqlalchemys_session(database_url: str, engine: Engine) -> None:
         for made in db.engines.values():
             made.dispose()
     assert payloads(engine) == [b'{"number":1}']
-
-
-def test_sqlmodels_session(engine: Engine) -> None:
-    with Session(engine) as session:
-        outbox.add_all(session, [Ordered(1), Shipped(number=2)])
-        session.commit()
-        outbox.add(session, Ordered(3))
-        session.rollback()
-    assert payloads(engine) == [b'{"number":1}', b'{"number":2}']
 
 
 async def test_sqlmodels_async_session(database_url: str, engine: Engine) -> None:
