@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from sqlalchemy import create_engine, select, update
 
 from outboxkit import tables
 from tests.integration.effects.conftest import MailSink
-from tests.processes import ROOT, programs
+from tests.processes import run_to_end
 from tests.support.databases import migrate
 from tests.support.night import by_day_on
 
@@ -35,11 +36,9 @@ def effects_url(database_url: str, tmp_path: Path) -> str:
 
 async def run(*arguments: str) -> tuple[int, str, str]:
     """A process of its own that is to send the mail; its exit code, its output and its log."""
-    command = [programs() / "python", "-m", "tests.integration.effects.mailing", *arguments]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=pipe, stderr=pipe)
-    output, errors = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode or 0, output.decode(), errors.decode()
+    command = [sys.executable, "-m", "tests.integration.effects.mailing", *arguments]
+    ended = await asyncio.to_thread(run_to_end, command, {})
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 def state(url: str) -> str | None:

@@ -1,5 +1,6 @@
 """Calls that fail on real sockets under `skip`: after the work, before it, and without a word about either."""
 
+import asyncio
 import http.client
 import socket
 import ssl
@@ -132,7 +133,17 @@ def once_with_urllib(url: str) -> None:
         raise
 
 
-@pytest.mark.parametrize("call", [httpx.post, once_with_urllib])
+def post_async(url: str) -> None:
+    """By another transport than `httpx.post`."""
+
+    async def post() -> None:
+        async with httpx.AsyncClient() as client:
+            await client.post(url)
+
+    asyncio.run(post())
+
+
+@pytest.mark.parametrize("call", [httpx.post, post_async, once_with_urllib])
 def test_a_call_that_reached_nobody_is_made_again(engine: Engine, refusing: str, call: Any):
     sessions = sessionmaker(engine)
     for url in (refusing, DEAD):
