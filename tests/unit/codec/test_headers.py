@@ -36,21 +36,18 @@ def test_our_own_names_are_reserved(name: str):
         encode_headers({name: "x"})
 
 
-@pytest.mark.parametrize("value", [b"raw", ["a"], {"a": 1}, Decimal(1), datetime(2026, 3, 1, tzinfo=UTC), object()])
+@pytest.mark.parametrize(
+    "value", [b"raw", ["a"], {"a": 1}, Decimal(1), datetime(2026, 3, 1, tzinfo=UTC), 0.1, object()]
+)
 def test_a_value_is_a_plain_one(value: object):
-    with pytest.raises(EncodeError, match=r"header 'a' is .* is accepted"):
+    """AMQP drivers round a float."""
+    with pytest.raises(EncodeError, match=r"header 'a' is .* str, int, bool or None is accepted"):
         encode_headers({"a": value})
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
 def test_an_integer_fits_64_bits(value: int):
     with pytest.raises(EncodeError, match=r"header 'a' .* 64 bits; send it as a str"):
-        encode_headers({"a": value})
-
-
-@pytest.mark.parametrize("value", [0.1, 1e300, float("nan")])
-def test_a_float_is_refused_because_amqp_drivers_round_it(value: float):
-    with pytest.raises(EncodeError, match=r"header 'a' is .* str, int, bool or None is accepted"):
         encode_headers({"a": value})
 
 
