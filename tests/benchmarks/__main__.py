@@ -7,42 +7,17 @@ interleaved rounds, and rounds in which the host took more than 5 % of the machi
 import argparse
 import json
 import platform
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.benchmarks import (
-    adding,
-    consuming,
-    draining,
-    looking,
-    publishing,
-    requesting,
-    rounds,
-    several,
-    sharding,
-    waking,
-)
-from tests.benchmarks.machine import Share, Ticks
+from tests.benchmarks import adding, consuming, looking, publishing, requesting, rounds, waking
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.table import table
 from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
 from tests.support.databases import migrate
 
 CASES: dict[str, Case] = {
-    case.name: case
-    for module in (
-        publishing,
-        waking,
-        draining,
-        adding,
-        consuming,
-        sharding,
-        several,
-        requesting,
-        looking,
-    )
-    for case in module.CASES
+    case.name: case for module in (publishing, waking, adding, consuming, requesting, looking) for case in module.CASES
 }
 
 
@@ -94,23 +69,9 @@ def place(*, quick: bool, **sizes: int) -> Iterator[Place]:
 def run(case: Case, here: Place, wanted: int) -> rounds.Outcome:
     """One case, with its JSON line."""
     with case.prepare(here) as variants:
-        outcome = rounds.run(
-            case.name, variants, case.lines, wanted=min(wanted, case.most_rounds or wanted), watch=watch, tell=tell
-        )
+        outcome = rounds.run(case.name, variants, case.lines, wanted=min(wanted, case.most_rounds or wanted))
     print(json.dumps(outcome.record()), flush=True)
     return outcome
-
-
-def watch(measure: rounds.Measure) -> tuple[rounds.Figures, Share]:
-    """A measurement, and what the machine gave to it."""
-    before = Ticks.now()
-    figures = measure()
-    return figures, Ticks.now().since(before)
-
-
-def tell(line: str) -> None:
-    """Progress, for who watches."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

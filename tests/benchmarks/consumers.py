@@ -1,13 +1,11 @@
 """A consumer in a process of its own, seen from outside, and the queue that it drains."""
 
 import asyncio
-import json
 import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -19,14 +17,14 @@ from tests.benchmarks.place import Place
 from tests.benchmarks.raw_publisher import RawPublisher
 from tests.benchmarks.readings import Reading, Watch
 from tests.benchmarks.receipts import Model
+from tests.benchmarks.relays import hear, tell
 
 PATIENCE_SECONDS = 120.0
 """How long a consumer may say nothing."""
 PIECE, SIZE = 20_000, 1024
 INBOXES = {
     "hand-written": "benchmark_inbox",
-    **dict.fromkeys(("per message", "batch"), "outboxkit_inbox"),
-    **dict.fromkeys(("per message, thread", "per message, def in the loop", "batch, thread"), "outboxkit_inbox"),
+    **dict.fromkeys(("per message", "per message, thread", "batch"), "outboxkit_inbox"),
 }
 """Where the consumers that have a database remember what they have handled."""
 
@@ -44,72 +42,31 @@ def drain(
         portion: so many are put into the queue when it is empty; all at once where it is None.
         trace: count what the database is sent.
     """
-    make_tables(place.database_url)
-    with _queue(place.broker_url) as (queue, raw):
-        supply = Supply(lambda piece: raw.publish(raw.build(piece, SIZE), piece), count, portion or count)
-        supply.keep_up(0)
-        orders = Orders(consumer, place.database_url, place.broker_url, queue, count, every, trace)
-        readings = _run(orders, supply.keep_up)
-        if left := raw.depth():
-            raise RuntimeError(f"{consumer}: {left} messages are left in a queue that was drained")
-    _check_effects(place.database_url, consumer, count)
-    return Watch(count, every, readings)
-
-
-def drain_again(place: Place, consumer: str, count: int, *, every: int) -> Watch:
-    """Have a consumer drain messages that it has handled before, and check that none had a second effect."""
-    make_tables(place.database_url)
-    with _queue(place.broker_url) as (queue, raw):
-        frames = raw.build(count, SIZE)
-        orders = Orders(consumer, place.database_url, place.broker_url, queue, count, every)
-        for _ in range(2):
-            raw.publish(frames, count)
-            readings = _run(orders, lambda done: None)
-    _check_effects(place.database_url, consumer, count)
-    return Watch(count, every, readings)
-
-
-class Supply:
-    """Fills a queue whenever it is empty.
-
-    Args:
-        fill: publishes so many messages.
-        total: of messages.
-        portion: so many at a time.
-    """
-
-    def __init__(self, fill: Callable[[int], object], total: int, portion: int) -> None:
-        self._fill = fill
-        self._total = total
-        self._portion = portion
-        self._sent = 0
-
-    def keep_up(self, done: int) -> None:
-        """Publish the next portion, once the one before it has been consumed."""
-        if done < self._sent:
-            return
-        until = min(self._sent + self._portion, self._total)
-        while self._sent < until:
-            piece = min(PIECE, until - self._sent)
-            self._fill(piece)
-            self._sent += piece
-
-
-def make_tables(url: str) -> None:
-    """The tables of the business, and every inbox, empty."""
-    engine = create_engine(url)
+    engine = create_engine(place.database_url)
     Model.metadata.create_all(engine)
     engine.dispose()
-    backlog.ask(url, "TRUNCATE benchmark_receipt, benchmark_inbox, outboxkit_inbox")
+    backlog.ask(place.database_url, "TRUNCATE benchmark_receipt, benchmark_inbox, outboxkit_inbox")
+    queue, sent = f"benchmark-{secrets.token_hex(4)}", 0
+    asyncio.run(declare(place.broker_url, queue))
+    with RawPublisher(place.broker_url, queue, None) as raw:
 
+        def keep_up(done: int) -> None:
+            """Publish the next portion, once the one before it has been consumed."""
+            nonlocal sent
+            until = min(sent + (portion or count), count) if done >= sent else sent
+            while sent < until:
+                piece = min(PIECE, until - sent)
+                raw.publish(raw.build(piece, SIZE), piece)
+                sent += piece
 
-@contextmanager
-def _queue(broker_url: str) -> Iterator[tuple[str, RawPublisher]]:
-    name = f"benchmark-{secrets.token_hex(4)}"
-    asyncio.run(declare(broker_url, name))
-    with RawPublisher(broker_url, name, None) as raw:
-        yield name, raw
-        raw.discard(f"{name}.dead")
+        keep_up(0)
+        orders = Orders(consumer, place.database_url, place.broker_url, queue, count, every, trace)
+        readings = _run(orders, keep_up)
+        if left := raw.depth():
+            raise RuntimeError(f"{consumer}: {left} messages are left in a queue that was drained")
+        raw.discard(f"{queue}.dead")
+    _check_effects(place.database_url, consumer, count)
+    return Watch(count, every, readings)
 
 
 def _run(orders: Orders, on_progress: Callable[[int], None]) -> list[Reading]:
@@ -117,10 +74,10 @@ def _run(orders: Orders, on_progress: Callable[[int], None]) -> list[Reading]:
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     readings: list[Reading] = []
     try:
-        _tell(process, asdict(orders))
+        tell(process, asdict(orders))
         while (said := _hear(process)) is not None:
             if said == "ready":
-                _tell(process, "begin")
+                tell(process, "begin")
             elif isinstance(said, int):
                 on_progress(said)
             else:
@@ -134,21 +91,14 @@ def _run(orders: Orders, on_progress: Callable[[int], None]) -> list[Reading]:
     return readings
 
 
-def _tell(process: "subprocess.Popen[str]", what: object) -> None:
-    if process.stdin is not None:
-        process.stdin.write(json.dumps(what) + "\n")
-        process.stdin.flush()
-
-
 def _hear(process: "subprocess.Popen[str]") -> Any:
     """What it says next; None where it has ended, or is ended because it says nothing."""
     impatience = threading.Timer(PATIENCE_SECONDS, process.kill)
     impatience.start()
     try:
-        line = process.stdout.readline() if process.stdout is not None else ""
+        return hear(process)
     finally:
         impatience.cancel()
-    return json.loads(line) if line else None
 
 
 def _check_effects(url: str, consumer: str, count: int) -> None:

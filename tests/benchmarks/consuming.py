@@ -4,19 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from tests.benchmarks.consumers import drain, drain_again
+from tests.benchmarks.consumers import drain
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.rounds import Figures, Line, Measure
 
-COUNTS = {"raw": 30_000, "raw bulk": 60_000, "hand-written": 4_000, "per message": 4_000, "batch": 40_000}
-IN_THREADS = {
-    "per message": 4_000,
-    "per message, thread": 4_000,
-    "per message, def in the loop": 4_000,
-    "batch": 20_000,
-    "batch, thread": 20_000,
-}
-KINDS = [(name, how) for name in ("per message", "batch") for how in ("", ", duplicates")]
+COUNTS = {"raw": 30_000, "hand-written": 4_000, "per message": 4_000, "per message, thread": 4_000, "batch": 40_000}
 QUICK = 10
 PORTION = 20_000
 
@@ -24,34 +16,11 @@ PORTION = 20_000
 @contextmanager
 def consume(place: Place) -> Iterator[Mapping[str, Measure]]:
     """Each consumer alone, on a queue that is full."""
-    yield _speeds(place, COUNTS)
-
-
-@contextmanager
-def in_threads(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """Our consumer with handlers that are awaited, and with plain ones in threads and in the event loop."""
-    yield _speeds(place, IN_THREADS)
-
-
-def _speeds(place: Place, counts: Mapping[str, int]) -> Mapping[str, Measure]:
-    quick = {name: count // QUICK if place.quick else count for name, count in counts.items()}
-    return {
+    counts = {name: count // QUICK if place.quick else count for name, count in COUNTS.items()}
+    yield {
         name: lambda name=name, count=count: drain(place, name, count, every=count // 100).speed()  # type: ignore[misc]
-        for name, count in quick.items()
-    }
-
-
-@contextmanager
-def duplicates(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """Our consumer with messages that are new, and with the same ones again."""
-    counts = {name: COUNTS[name] // (QUICK if place.quick else 1) for name in ("per message", "batch")}
-    again = {
-        f"{name}, duplicates": lambda name=name, count=count: drain_again(
-            place, name, count, every=count // 100
-        ).speed()
         for name, count in counts.items()
     }
-    yield {**_speeds(place, {name: COUNTS[name] for name in counts}), **again}
 
 
 @contextmanager
@@ -85,35 +54,14 @@ def _ratio(name: str, to: str, **target: float) -> Line:
 CASES = (
     Case(
         "consume",
-        "our consumer, one written by hand, and one that only receives and acks; quorum queue, 1 KiB",
+        "our consumer, also in threads, one written by hand, and one that only acks; quorum queue, 1 KiB",
         consume,
         (
             _ratio("batch", "per message", at_least=2),
             _ratio("batch", "raw"),
             _ratio("per message", "hand-written", at_least=0.95),
-            _ratio("raw bulk", "raw"),
-            *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in COUNTS),
-        ),
-    ),
-    Case(
-        "consume-threads",
-        "our consumer with a plain def in threads, and with an async def: the same database work",
-        in_threads,
-        (
             _ratio("per message, thread", "per message", at_least=0.8),
-            _ratio("batch, thread", "batch", at_least=0.8),
-            _ratio("per message, def in the loop", "per message"),
-            *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in IN_THREADS),
-        ),
-    ),
-    Case(
-        "consume-duplicates",
-        "our consumer with duplicates, and with messages that are new",
-        duplicates,
-        (
-            _ratio("per message, duplicates", "per message", at_least=5),
-            _ratio("batch, duplicates", "batch"),
-            *(Line(f"client CPU a message, {name}{how}", (name + how, "cpu"), unit="us") for name, how in KINDS),
+            *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in COUNTS),
         ),
     ),
     Case(

@@ -62,60 +62,32 @@ class Drain:
     sent: StatementsSent | None = None
 
 
-class Count:
-    """How many."""
-
-    def __init__(self) -> None:
-        self.done = 0
-
-    def one_more(self) -> None:
-        """Count one."""
-        self.done += 1
-
-
 Callback = Callable[[AbstractIncomingMessage], Awaitable[Any]]
 
 
 @asynccontextmanager
 async def raw(orders: Orders) -> AsyncIterator[Drain]:
     """aio-pika's own consumer, which acks and does nothing else."""
-    count = Count()
+    done = list[None]()
 
     async def ack(message: AbstractIncomingMessage) -> None:
         await message.ack()
-        count.one_more()
+        done.append(None)
 
     async with await aio_pika.connect_robust(orders.broker_url) as connection:
-        yield Drain(partial(_consume, connection, orders.queue, AHEAD, ack), lambda: count.done)
+        yield Drain(partial(_consume, connection, orders.queue, AHEAD, ack), done.__len__)
 
 
 @asynccontextmanager
 async def by_hand(orders: Orders) -> AsyncIterator[Drain]:
     """A transaction for each message through the same consumer, with an inbox that is written by hand."""
-    count = Count()
+    done = list[None]()
     engine = create_async_engine(orders.database_url, pool_size=CONCURRENCY.transactions)
     sent = StatementsSent(engine) if orders.trace else None
     async with await aio_pika.connect_robust(orders.broker_url) as connection:
-        callback = hand_written.handling(engine, CONCURRENCY.transactions, count.one_more)
-        yield Drain(partial(_consume, connection, orders.queue, PREFETCH, callback), lambda: count.done, sent)
+        callback = hand_written.handling(engine, CONCURRENCY.transactions, lambda: done.append(None))
+        yield Drain(partial(_consume, connection, orders.queue, PREFETCH, callback), done.__len__, sent)
     await engine.dispose()
-
-
-@asynccontextmanager
-async def received(orders: Orders) -> AsyncIterator[Drain]:
-    """outboxkit's subscriber alone: received and acked."""
-    subscriber, count = _subscriber(orders, prefetch=AHEAD), Count()
-
-    async def work(_: asyncio.Event) -> None:
-        while count.done < orders.count:
-            delivery = await subscriber.receive()
-            if delivery is not None:
-                await delivery.ack()
-                count.one_more()
-
-    await subscriber.connect()
-    yield Drain(work, lambda: count.done)
-    await subscriber.close()
 
 
 @asynccontextmanager
@@ -156,10 +128,7 @@ async def declare(broker_url: str, queue: str) -> None:
 DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
     "raw": raw,
     "hand-written": by_hand,
-    "raw bulk": received,
     "per message": partial(ours, handler=handler_of(receipts.one)),
     "batch": partial(ours, handler=handler_of(receipts.many)),
     "per message, thread": partial(ours, handler=handler_of(receipts.one_in_thread)),
-    "per message, def in the loop": partial(ours, handler=handler_of(receipts.one_in_loop)),
-    "batch, thread": partial(ours, handler=handler_of(receipts.many_in_thread)),
 }

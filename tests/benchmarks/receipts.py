@@ -15,8 +15,6 @@ class Model(DeclarativeBase):
 
 
 class Receipt(Model):
-    """What a handler writes."""
-
     __tablename__ = "benchmark_receipt"
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
@@ -26,8 +24,6 @@ class Receipt(Model):
 @event(TYPE)
 @dataclass(frozen=True)
 class Benchmarked:
-    """What arrives: a body of 1 KiB."""
-
     pad: str
 
 
@@ -42,27 +38,10 @@ async def one(session: AsyncSession, event: Benchmarked) -> None:
     await write_receipt(session, event)
 
 
-def write_receipt_in_sync(session: Session, event: Benchmarked) -> None:
-    """The same, in a plain function."""
-    session.add(Receipt(subject=event.pad[:20]))
-
-
 @inbox_handler("one")
 def one_in_thread(session: Session, event: Benchmarked) -> None:
     """Each message in a transaction of its own, in a thread."""
-    write_receipt_in_sync(session, event)
-
-
-@inbox_handler("one", in_loop=True)
-def one_in_loop(session: Session, event: Benchmarked) -> None:
-    """Each message in a transaction of its own, in the event loop."""
-    write_receipt_in_sync(session, event)
-
-
-@inbox_handler("many", batch=True)
-def many_in_thread(session: Session, event: Benchmarked) -> None:
-    """Many messages in one transaction, in a thread."""
-    write_receipt_in_sync(session, event)
+    session.add(Receipt(subject=event.pad[:20]))
 
 
 @inbox_handler("many", batch=True)

@@ -29,8 +29,8 @@ class Relays:
     def __enter__(self) -> Self:
         try:
             for process in self._processes:
-                self._tell(process, json.dumps(asdict(self._orders)))
-            ready = [self._hear(process) == "ready" for process in self._processes]
+                tell(process, asdict(self._orders))
+            ready = [hear(process) == "ready" for process in self._processes]
         except BaseException:
             self._end()
             raise
@@ -50,7 +50,7 @@ class Relays:
         for reader in self._readers:
             reader.start()
         for process in self._processes:
-            self._tell(process, "begin")
+            tell(process, "begin")
 
     def await_confirmed(self, total: int, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Return once they have confirmed so many messages together."""
@@ -62,7 +62,7 @@ class Relays:
     def stop(self) -> list[Report]:
         """Stop them, and hear what they have done."""
         for process in self._processes:
-            self._tell(process, "stop")
+            tell(process, "stop")
         for reader in self._readers:
             reader.join()
         if len(self.reports) != len(self._processes):
@@ -70,7 +70,7 @@ class Relays:
         return self.reports
 
     def _read(self, process: "subprocess.Popen[str]") -> None:
-        while (said := self._hear(process)) is not None:
+        while (said := hear(process)) is not None:
             with self._changed:
                 if isinstance(said, int):
                     self._confirmed += said
@@ -95,13 +95,15 @@ class Relays:
                 if pipe is not None:
                     pipe.close()
 
-    @staticmethod
-    def _tell(process: "subprocess.Popen[str]", line: str) -> None:
-        if process.stdin is not None:
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
 
-    @staticmethod
-    def _hear(process: "subprocess.Popen[str]") -> Any:
-        line = process.stdout.readline() if process.stdout is not None else ""
-        return json.loads(line) if line else None
+def tell(process: "subprocess.Popen[str]", what: object) -> None:
+    """Say this to the process, as a line of JSON."""
+    if process.stdin is not None:
+        process.stdin.write(json.dumps(what) + "\n")
+        process.stdin.flush()
+
+
+def hear(process: "subprocess.Popen[str]") -> Any:
+    """What it says next; None if it has ended."""
+    line = process.stdout.readline() if process.stdout is not None else ""
+    return json.loads(line) if line else None

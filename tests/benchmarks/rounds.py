@@ -1,17 +1,21 @@
-"""Rounds: every variant of a case once, in an order of its own, so that what is compared ran side by side. Pure.
+"""Rounds: every variant of a case once, in an order of its own, so that what is compared ran side by side.
 
 A round during which the host took the machine away is dropped, and counted.
 """
 
 import random
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from tests.benchmarks.machine import Share
+from pathlib import Path
 
 Figures = Mapping[str, float]
 Measure = Callable[[], Figures]
+
+STAT = Path("/proc/stat")
+STEAL_LIMIT = 0.05
+"""A round in which the host took more than this share of the time says nothing."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,6 @@ class Round:
 
     figures: Mapping[str, Figures]
     steal: float
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether it counts."""
-        return Share(self.steal, 1.0).is_quiet
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Outcome:
     @property
     def quiet(self) -> list[Round]:
         """The rounds that count."""
-        return [one for one in self.rounds if one.is_quiet]
+        return [one for one in self.rounds if one.steal <= STEAL_LIMIT]
 
     @property
     def dropped(self) -> int:
@@ -118,23 +117,29 @@ def rounded(value: float) -> float:
     return round(value) if abs(value) >= 1000 else float(f"{value:.3g}")
 
 
-def run(
-    case: str,
-    variants: Mapping[str, Measure],
-    lines: Sequence[Line],
-    *,
-    wanted: int,
-    watch: Callable[[Measure], tuple[Figures, Share]],
-    tell: Callable[[str], None],
-) -> Outcome:
+def ticks() -> list[int]:
+    """Clock ticks of all cores: user nice system idle iowait irq softirq steal; zeros if the machine does not tell."""
+    return list(map(int, STAT.read_text().split("\n", 1)[0].split()[1:9])) if STAT.exists() else [0] * 8
+
+
+def watch(measure: Measure) -> tuple[Figures, float]:
+    """A measurement, and the share of the machine's time that its host took meanwhile."""
+    before = ticks()
+    figures = measure()
+    passed = [now - then for now, then in zip(ticks(), before, strict=True)]
+    return figures, passed[-1] / (sum(passed) or 1)
+
+
+def run(case: str, variants: Mapping[str, Measure], lines: Sequence[Line], *, wanted: int) -> Outcome:
     """Measure until there are as many quiet rounds as wanted, or twice as many in all."""
     outcome = Outcome(case, lines)
     while len(outcome.quiet) < wanted and len(outcome.rounds) < 2 * wanted:
         figures: dict[str, Figures] = {}
-        steal = 0.0
+        steals: list[float] = []
         for name in random.sample(list(variants), len(variants)):
-            figures[name], share = watch(variants[name])
-            steal = max(steal, share.steal)
-            tell(f"{case} round {len(outcome.rounds) + 1} {name}: {dict(figures[name])} steal {share.steal:.3f}")
-        outcome.rounds.append(Round({name: figures[name] for name in variants}, steal))
+            figures[name], steal = watch(variants[name])
+            steals.append(steal)
+            told = f"{case} round {len(outcome.rounds) + 1} {name}: {dict(figures[name])} steal {steal:.3f}"
+            print(told, file=sys.stderr, flush=True)
+        outcome.rounds.append(Round({name: figures[name] for name in variants}, max(steals)))
     return outcome

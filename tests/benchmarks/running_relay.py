@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import event, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import text
 
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.message import Message
@@ -38,7 +36,6 @@ class Orders:
     exchange: str
     batch_size: int = 2000
     poll_interval: float = 0.25
-    listen: bool = True
     ids: bool = False
     trace: bool = False
     warm_up: float = 0.0
@@ -79,11 +76,9 @@ class Watched(Publisher):
         self._cpu = cpu()
 
     async def connect(self) -> None:
-        """As the publisher itself."""
         await self._inner.connect()
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """As the publisher itself, with a note afterwards."""
         receipts = await self._inner.publish(batch)
         now = time.monotonic_ns()
         count = sum(receipt.verdict is Verdict.CONFIRMED for receipt in receipts)
@@ -97,7 +92,6 @@ class Watched(Publisher):
         return receipts
 
     async def close(self) -> None:
-        """As the publisher itself."""
         await self._inner.close()
 
     def begin(self) -> None:
@@ -118,18 +112,8 @@ def cpu() -> float:
 
 
 def resident() -> float:
-    """This process's memory in MiB: now, or where the machine does not say that, at its peak."""
-    if STATM.exists():
-        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
-def forbid_notifying(engine: AsyncEngine) -> None:
-    """Answer as a server does that allows prepared transactions: inserts must not notify there, and the relay polls."""
-
-    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
-    def _answer(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
-        return ("SELECT '', false" if "max_prepared_transactions" in statement else statement), parameters
+    """This process's memory in MiB."""
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def say(what: object) -> None:
@@ -141,8 +125,6 @@ async def main() -> None:
     report = Report()
     engine = process.relay_engine(orders.database_url, publish_timeout=timedelta(seconds=10))
     sent = StatementsSent(engine) if orders.trace else None
-    if not orders.listen:
-        forbid_notifying(engine)
     inner = process.publisher(orders.broker_url, exchange=orders.exchange, timeout=timedelta(seconds=10))
     publisher = Watched(inner, report, ids=orders.ids)
     relay = Relay(

@@ -26,10 +26,7 @@ SETTLE_SECONDS = 2.5
 def latency(place: Place) -> Iterator[Mapping[str, Measure]]:
     """A message a commit, 100 a second."""
     with place.queue("classic"):
-        yield {
-            "listen": lambda: _latency(place, listen=True),
-            "polling": lambda: _latency(place, listen=False),
-        }
+        yield {"listen": lambda: _latency(place)}
 
 
 @contextmanager
@@ -39,9 +36,9 @@ def idle(place: Place) -> Iterator[Mapping[str, Measure]]:
         yield {"relay": lambda: _idle(place)}
 
 
-def _latency(place: Place, *, listen: bool) -> Figures:
+def _latency(place: Place) -> Figures:
     backlog.fill(place.database_url, count=0)
-    with Relays(place.orders(ids=True, listen=listen)) as running:
+    with Relays(place.orders(ids=True)) as running:
         running.begin()
         time.sleep(SETTLE_SECONDS)
         committed = _commit(place)
@@ -93,13 +90,11 @@ def _commit(place: Place) -> dict[str, int]:
 CASES = (
     Case(
         "latency",
-        "from the commit to the confirm at 100 messages a second, with LISTEN and with polling",
+        "from the commit to the confirm at 100 messages a second",
         latency,
         (
             Line("LISTEN, p50", ("listen", "p50"), at_most=10, unit="ms"),
             Line("LISTEN, p99", ("listen", "p99"), unit="ms"),
-            Line("polling, p50", ("polling", "p50"), unit="ms"),
-            Line("polling, p99", ("polling", "p99"), unit="ms"),
             Line("a core's share at 100/s, LISTEN", ("listen", "core"), unit="%"),
         ),
     ),
