@@ -1,6 +1,5 @@
 """The checker of histories, on a good one and on each kind of bad one."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -31,114 +30,53 @@ def good() -> History:
     )
 
 
-def unpublished(history: History) -> None:
-    history.published = [copy for copy in history.published if copy.id != "id-2"]
+def of_id(history: History, id_: str, **changes: object) -> History:
+    """The history, with these changes in all rows of one message that handlers wrote."""
+    return replace(history, handled=[replace(row, **changes) if row.id == id_ else row for row in history.handled])
 
 
-def unhandled(history: History) -> None:
-    history.handled.remove(Handled("id-2", "h", 3.0))
+def more(history: History, field: str, *rows: object) -> History:
+    return replace(history, **{field: [*getattr(history, field), *rows]})
 
 
-def published_of_nothing(history: History) -> None:
-    history.published.append(Published("id-9", "rolled back"))
-
-
-def handled_of_nothing(history: History) -> None:
-    history.handled.append(Handled("id-9", "h", 3.0))
-
-
-def handled_by_a_stranger(history: History) -> None:
-    history.handled.append(Handled("id-1", "other", 3.0))
-
-
-def handled_twice(history: History) -> None:
-    history.handled.append(Handled("id-1", "h", 3.0))
-
-
-def published_late(history: History) -> None:
-    history.published.insert(0, history.published[1])
-
-
-def handled_late(history: History) -> None:
-    history.handled = [replace(row, at=3.5) if row == Handled("id-0", "o", 1.0) else row for row in history.handled]
-
-
-def published_with_another_id(history: History) -> None:
-    history.committed.append(Committed("id-9", "again", 0.0))
-    history.published.append(Published("id-9", "step 1"))
-
-
-def tried_again(history: History) -> None:
-    history.handled = [replace(row, attempts=2) if row.id == "id-0" else row for row in history.handled]
-
-
-def dead(history: History) -> None:
-    history.dead.append(Dead("id-0", "h", "failed", 3.0, "replayed"))
-
-
-def dead_of_nothing(history: History) -> None:
-    history.dead.append(Dead("id-9", "h", "undecodable", 3.0, "discarded"))
-
-
-def stale(history: History) -> None:
-    history.handled = [replace(row, at=1061.0) if row.id == "id-mended" else row for row in history.handled]
-
-
-def left_behind(history: History) -> None:
-    history.left.append("id-2")
-
-
-def unresolved(history: History) -> None:
-    history.dead[0] = replace(history.dead[0], resolution=None)
-
-
-def rested(history: History) -> None:
-    history.handled = [replace(row, at=row.at + 5) if row.id == "id-2" else row for row in history.handled]
-
-
-def rested_beyond_a_fault(history: History) -> None:
-    history.faults = [Fault("database killed", 4.0, 12.0), Fault("worker frozen", 3.0, 9.0)]
-    history.handled = [replace(row, at=17.5) if row.id == "id-2" else row for row in history.handled]
+LATE = replace(of_id(good(), "id-2", at=17.5), faults=[Fault("killed", 4.0, 12.0), Fault("frozen", 3.0, 9.0)])
+AGAIN = more(good(), "committed", Committed("id-9", "again", 0.0))
+BAD: dict[str, tuple[str, History]] = {
+    "unpublished": ("lost", replace(good(), published=[each for each in good().published if each.id != "id-2"])),
+    "unhandled": ("lost", replace(good(), handled=[row for row in good().handled if row != Handled("id-2", "h", 3.0)])),
+    "published of nothing": ("invented", more(good(), "published", Published("id-9", "rolled back"))),
+    "handled of nothing": ("invented", more(good(), "handled", Handled("id-9", "h", 3.0))),
+    "handled by a stranger": ("invented", more(good(), "handled", Handled("id-1", "other", 3.0))),
+    "handled twice": ("doubled", more(good(), "handled", Handled("id-1", "h", 3.0))),
+    "published late": ("inverted", replace(good(), published=[good().published[1], *good().published])),
+    "handled late": ("inverted", of_id(good(), "id-0", at=3.5)),
+    "published with another id": ("identity changed", more(AGAIN, "published", Published("id-9", "step 1"))),
+    "tried again": ("attempt burnt", of_id(good(), "id-0", attempts=2)),
+    "dead": ("dead without cause", more(good(), "dead", Dead("id-0", "h", "failed", 3.0, "replayed"))),
+    "dead of nothing": ("dead without cause", more(good(), "dead", Dead("id-9", "h", "bad", 3.0, "discarded"))),
+    "stale": ("stale handled", of_id(good(), "id-mended", at=1061.0)),
+    "left behind": ("parked for ever", more(good(), "left", "id-2")),
+    "unresolved": ("parked for ever", more(good(), "dead", replace(good().dead[0], resolution=None))),
+    "rested": ("gap", of_id(good(), "id-2", at=8.0)),
+    "rested beyond a fault": ("gap", LATE),
+}
+"""What is wrong in a history, and the verdict that names it."""
 
 
 def test_nothing_is_found_in_a_good_history():
     assert judge(good(), RULES) == []
 
 
-@pytest.mark.parametrize(
-    ("break_", "verdict"),
-    [
-        (unpublished, "lost"),
-        (unhandled, "lost"),
-        (published_of_nothing, "invented"),
-        (handled_of_nothing, "invented"),
-        (handled_by_a_stranger, "invented"),
-        (handled_twice, "doubled"),
-        (published_late, "inverted"),
-        (handled_late, "inverted"),
-        (published_with_another_id, "identity changed"),
-        (tried_again, "attempt burnt"),
-        (dead, "dead without cause"),
-        (dead_of_nothing, "dead without cause"),
-        (stale, "stale handled"),
-        (left_behind, "parked for ever"),
-        (unresolved, "parked for ever"),
-        (rested, "gap"),
-        (rested_beyond_a_fault, "gap"),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_what_is_wrong_in_a_history_is_named(break_: Callable[[History], None], verdict: str):
-    history = good()
-    break_(history)
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_wrong_in_a_history_is_named(what: str):
+    verdict, history = BAD[what]
     found = judge(history, RULES)
     assert verdict in {each.name for each in found}
     assert {each.name for each in found} <= {verdict, "lost"}, found
 
 
 def test_a_fault_explains_a_rest_of_its_own_length():
-    history = good()
-    history.handled = [replace(row, at=15.0) if row.id == "id-2" else row for row in history.handled]
+    history = of_id(good(), "id-2", at=15.0)
     assert [each.name for each in judge(history, RULES)] == ["gap"] * 2
     history.faults = [Fault("database killed", 3.0, 11.0)]
     assert judge(history, RULES) == []

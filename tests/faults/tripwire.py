@@ -11,15 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-METHODS = {
-    (60, 40): "publish",
-    (60, 60): "deliver",
-    (60, 80): "ack",
-    (60, 90): "reject",
-    (60, 120): "nack",
-    (20, 10): "open channel",
-    (60, 20): "consume",
-}
+METHODS = {(60, 40): "publish", (60, 60): "deliver", (60, 80): "ack"}
 """The methods of AMQP 0-9-1 that a step may be, by class and method."""
 SECRET_REQUESTS = (80_877_103, 80_877_104)
 """The codes of requests for TLS and GSSAPI, which come before the startup message."""
@@ -155,14 +147,13 @@ class Tripwire:
 
     Attributes:
         tripped: set when the step has come along.
-        seen: the names of all messages so far, for whoever looks for steps.
     """
 
     def __init__(self, wire: str, host: str, port: int) -> None:
         self._wire, self._target = wire, (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.tripped, self.seen = threading.Event(), list[tuple[str, str]]()
+        self.tripped = threading.Event()
         self._step: Step | None = None
         self._behind = set[socket.socket]()
         self._stop, self._at = Stop.BEFORE, lambda: None
@@ -178,11 +169,6 @@ class Tripwire:
             self.tripped.clear()
             self._step, self._stop, self._at = step, stop, at
             self._behind.clear()
-
-    def give_up(self) -> None:
-        """Wait for nothing any more."""
-        with self._lock:
-            self._step = None
 
     def cut(self) -> None:
         """End all connections."""
@@ -230,8 +216,6 @@ class Tripwire:
         if source in self._silent:
             return False
         stop = self._trip(sender, name, source)
-        if name:
-            self.seen.append((sender, name))
         if stop is None:
             sink.sendall(message)
             return True
