@@ -160,13 +160,14 @@ class Deployment:
     @contextmanager
     def broker_behind_proxy(self) -> Iterator[tuple[TcpProxy, str]]:
         """A proxy before the broker, and the broker's URL through it."""
-        target = make_url(self.broker.url)
-        proxy = TcpProxy(target.host or "localhost", target.port or 5672)
-        try:
-            through = target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-            yield proxy, through
-        finally:
-            proxy.close()
+        with _behind_proxy(self.broker.url, 5672) as proxied:
+            yield proxied
+
+    @contextmanager
+    def database_behind_proxy(self) -> Iterator[tuple[TcpProxy, str]]:
+        """A proxy before the database, and the database's URL through it."""
+        with _behind_proxy(self.environment["OUTBOXKIT_DATABASE_URL"], 5432) as proxied:
+            yield proxied
 
     def close(self) -> None:
         """Kill what still runs; AssertionError if one of them logged an error of its own code."""
@@ -177,3 +178,13 @@ class Deployment:
             log = process.log.read_text(errors="replace")
             print(process.log.name, *log.splitlines()[-LAST_LINES:], sep="\n")  # pytest shows it if the test failed
             assert not [event for event in UNEXPECTED if event in log and event not in self.survived], log
+
+
+@contextmanager
+def _behind_proxy(url: str, port: int) -> Iterator[tuple[TcpProxy, str]]:
+    target = make_url(url)
+    proxy = TcpProxy(target.host or "localhost", target.port or port)
+    try:
+        yield proxy, target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    finally:
+        proxy.close()

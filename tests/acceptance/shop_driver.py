@@ -152,10 +152,6 @@ def ledger(payments_url: str) -> list[dict[str, Any]]:
     return json.loads(httpx.get(f"{payments_url}/ledger", trust_env=False).content)["charges"]
 
 
-def set_mood(payments_url: str, mood: str, **how: float) -> None:
-    httpx.put(f"{payments_url}/mood", json={"mood": mood, **how}, trust_env=False).raise_for_status()
-
-
 def is_problem(answer: httpx.Response, status: int, slug: str | None = None) -> bool:
     """Whether it refuses the request with problem details, of this type."""
     if answer.status_code != status or answer.headers["Content-Type"] != PROBLEM:

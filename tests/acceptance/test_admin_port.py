@@ -1,18 +1,14 @@
 """The admin port of real processes: what it tells in outages, and that nobody who asks there slows them down."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import make_url
 
 from outboxkit.runtime.urls import ListenAddress
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.worker_process import WorkerProcess
 from tests.support.admin_client import Answered, connect, get
 from tests.support.polling import eventually
-from tests.support.tcp_proxy import TcpProxy
 
 ANY = {"OUTBOXKIT_ADMIN_PORT": "0"}
 
@@ -28,16 +24,6 @@ def becomes(address: ListenAddress, status: int, line: str) -> Answered:
         lambda: get(address, "/readyz"),
         lambda answer: answer.status == status and any(each.startswith(line) for each in answer.lines),
     )
-
-
-@contextmanager
-def proxied(url: str) -> Iterator[tuple[TcpProxy, str]]:
-    target = make_url(url)
-    proxy = TcpProxy(target.host or "localhost", target.port or 5432)
-    try:
-        yield proxy, target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-    finally:
-        proxy.close()
 
 
 @pytest.mark.parametrize("name", ["relay", "consumer", "retention"])
@@ -57,7 +43,10 @@ def test_each_worker_is_live_ready_and_measured(deployment: Deployment, name: st
 
 @pytest.mark.parametrize("name", ["relay", "consumer"])
 def test_an_outage_makes_a_worker_not_ready_and_leaves_it_live(deployment: Deployment, name: str):
-    with deployment.broker_behind_proxy() as (broker, broker_url), proxied(str_url(deployment)) as (database, url):
+    with (
+        deployment.broker_behind_proxy() as (broker, broker_url),
+        deployment.database_behind_proxy() as (database, url),
+    ):
         through = {"OUTBOXKIT_BROKER_URL": broker_url, "OUTBOXKIT_DATABASE_URL": url}
         worker = deployment.start(name, *([HANDLERS] if name == "consumer" else []), **ANY, **through)
         address = address_of(worker)
@@ -80,7 +69,7 @@ def test_an_outage_makes_a_worker_not_ready_and_leaves_it_live(deployment: Deplo
     ids=["relay", "consumer"],
 )
 def test_a_worker_is_measured_in_an_outage_that_lasts_since_its_start(deployment: Deployment, name: str, line: bytes):
-    with proxied(str_url(deployment)) as (database, url):
+    with deployment.database_behind_proxy() as (database, url):
         database.refuse()
         worker = deployment.start(name, *([HANDLERS] if name == "consumer" else []), **ANY, OUTBOXKIT_DATABASE_URL=url)
         address = address_of(worker)
@@ -89,12 +78,8 @@ def test_a_worker_is_measured_in_an_outage_that_lasts_since_its_start(deployment
         assert worker.stop() == 0
 
 
-def str_url(deployment: Deployment) -> str:
-    return deployment.engine.url.render_as_string(hide_password=False)
-
-
 def test_a_database_that_does_not_answer_is_told_in_time(deployment: Deployment):
-    with proxied(str_url(deployment)) as (database, url):
+    with deployment.database_behind_proxy() as (database, url):
         retention = deployment.start("retention", **ANY, OUTBOXKIT_DATABASE_URL=url)
         address = address_of(retention)
         retention.wait_for("inbox pruned")
@@ -106,9 +91,7 @@ def test_a_database_that_does_not_answer_is_told_in_time(deployment: Deployment)
         assert retention.stop() == 0
 
 
-@pytest.mark.parametrize("programs", ["workers", "outboxkit"])
-def test_a_port_that_is_taken_ends_the_process_with_one_line(deployment: Deployment, programs: str):
-    deployment.programs = programs
+def test_a_port_that_is_taken_ends_the_process_with_one_line(deployment: Deployment):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         relay = deployment.start("relay", OUTBOXKIT_ADMIN_PORT=str(port))

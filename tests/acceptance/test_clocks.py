@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from outboxkit import outbox
+from outboxkit.codec import payloads
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed
 from tests.processes.client import COMMAND, ROOT
@@ -31,6 +32,11 @@ def warned(log: list[dict[str, Any]]) -> list[int]:
 
 def test_workers_whose_clock_is_ahead_go_by_the_databases(deployment: Deployment):
     deployment.declare_queue()
+    young = datetime.now(UTC) - timedelta(minutes=13)
+    body, retention = payloads.encode(OrderConfirmed(3, Decimal(1))), {"OUTBOXKIT_INBOX_RETENTION": "20m"}
+    deployment.broker.publish(
+        body, topic="OrderConfirmed", type="OrderConfirmed", message_id="foreign", timestamp=int(young.timestamp())
+    )
     in_ten_minutes = datetime.now(UTC) + timedelta(minutes=10)
     with Session(deployment.engine) as session, session.begin():
         outbox.add(session, OrderConfirmed(1, Decimal(1)), expires_at=in_ten_minutes)
@@ -40,5 +46,6 @@ def test_workers_whose_clock_is_ahead_go_by_the_databases(deployment: Deployment
     (waiting,) = deployment.outbox_rows()
     assert waiting.due_at == in_ten_minutes, "a delayed message left early"
     assert deployment.dead_letters() == [], "an offer expired early"
+    deployment.environment |= retention | {"OUTBOXKIT_MAX_ATTEMPTS": "2"}
     assert len(warned(twenty_minutes_ahead(deployment, "consume", HANDLERS, "--drain"))) == 1
-    assert deployment.effects() == {1: 1}
+    assert deployment.effects() == {1: 1, 3: 1}, "a young message was taken for stale"

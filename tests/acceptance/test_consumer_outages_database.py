@@ -1,10 +1,8 @@
 """A database that goes away in the middle of a handler and of a batch: the consumer says so, waits, and goes on."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
-from sqlalchemy import make_url
 
 from tests.acceptance.customers import Customers, gate_shut
 from tests.acceptance.deployment import Deployment
@@ -12,7 +10,6 @@ from tests.acceptance.test_relay_outages_database import ENDED, pids, take_all_c
 from tests.acceptance.witness import read_only, states
 from tests.servers import Server
 from tests.support.polling import eventually
-from tests.support.tcp_proxy import TcpProxy
 
 LOST = ("terminating connection", "server closed the connection", "Connection refused", "shutting down")
 
@@ -20,18 +17,6 @@ LOST = ("terminating connection", "server closed the connection", "Connection re
 def consumers_name(deployment: Deployment) -> str:
     """What its connections to the database are called."""
     return f"outboxkit consumer {deployment.broker.queue}"
-
-
-@contextmanager
-def database_behind_proxy(deployment: Deployment) -> Iterator[tuple[TcpProxy, dict[str, str]]]:
-    """A proxy before the database, and the settings of who goes through it."""
-    target = make_url(deployment.environment["OUTBOXKIT_DATABASE_URL"])
-    proxy = TcpProxy(target.host or "localhost", target.port or 5432)
-    try:
-        through = target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-        yield proxy, {"OUTBOXKIT_DATABASE_URL": through}
-    finally:
-        proxy.close()
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
@@ -77,8 +62,8 @@ def test_it_is_read_only_as_after_a_failover(on_own_postgresql: Deployment):
 
 def test_it_has_no_connection_left(on_own_postgresql: Deployment):
     deployment = on_own_postgresql
-    with database_behind_proxy(deployment) as (proxy, through), ExitStack() as stack:
-        customers = Customers(deployment, **through)
+    with deployment.database_behind_proxy() as (proxy, through), ExitStack() as stack:
+        customers = Customers(deployment, OUTBOXKIT_DATABASE_URL=through)
         stack.enter_context(gate_shut(deployment))
         with deployment.engine.connect() as own:
             customers.send()
@@ -94,41 +79,6 @@ def test_it_has_no_connection_left(on_own_postgresql: Deployment):
         assert len(deployment.message_ids()) < 20
         stack.close()
         customers.wait_for_effects()
-        customers.assert_all_handled("database", times=noticed(customers, at_most=2))  # as places get free, one by one
-
-
-def noticed(customers: Customers, *, at_most: int) -> int:
-    """How often the consumer has said that the database is away."""
-    said = states(customers.consumer, "database").count("away")
-    assert 1 <= said <= at_most
-    return said
-
-
-def test_its_connections_are_ended_in_the_middle(deployment: Deployment):
-    customers = Customers(deployment)
-    for _ in range(2):
-        with gate_shut(deployment):
-            customers.send()
-            ended = customers.wait_in_the_middle()
-            with deployment.engine.begin() as person:
-                person.execute(ENDED, {"names": [consumers_name(deployment)]})
-            customers.wait_in_the_middle(gone=ended)
-    customers.assert_away("database", "terminating connection due to administrator command")
-    customers.wait_for_effects()
-    customers.assert_all_handled("database", times=noticed(customers, at_most=4))  # a connection each, or all at once
-
-
-def test_it_falls_silent_and_its_connections_end(deployment: Deployment):
-    with database_behind_proxy(deployment) as (proxy, through):
-        customers = Customers(deployment, **through)
-        with gate_shut(deployment):
-            customers.send()
-            customers.wait_in_the_middle()
-            proxy.swallow()
-        customers.send()
-        eventually(lambda: proxy.held_bytes > 0)
-        proxy.refuse()
-        customers.assert_away("database", "server closed the connection", "Connection refused")
-        proxy.release()
-        proxy.accept()
-        customers.assert_all_handled("database")
+        noticed = states(customers.consumer, "database").count("away")
+        assert noticed <= 2, "places get free one by one"
+        customers.assert_all_handled("database", times=noticed)

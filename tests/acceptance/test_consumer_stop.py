@@ -86,20 +86,6 @@ def test_what_does_not_finish_in_time_is_rolled_back_and_comes_again(stop: Stop)
     stop.assert_rest_is_handled_once()
 
 
-def test_a_second_signal_does_not_wait(stop: Stop):
-    consumer = stop.start(OUTBOXKIT_SHUTDOWN_TIMEOUT=NOTHING_WAITS)
-    with stop.stock.deployment.lock_held(GATE):
-        stop.wait_for_handlers()
-        consumer.terminate()
-        eventually(stop.ready, lambda found: found == len(PARCELS) - stop.running)
-        assert consumer.is_running
-        consumer.terminate()
-        assert consumer.wait() == 0
-        eventually(stop.ready, lambda found: found == len(PARCELS))
-        assert not stop.stock.booked()
-    stop.assert_rest_is_handled_once()
-
-
 @pytest.mark.parametrize("way", EVERY_WAY)
 def test_what_waits_for_its_next_attempt_in_its_key_queue_is_given_back_at_once(
     deployment: Deployment, tmp_path, way: str
@@ -139,20 +125,3 @@ def test_one_that_no_stop_gives_its_time_has_killed_nobody(deployment: Deploymen
             recorded.append(stop.stock.suspected())
     assert recorded == [0, 1, 1, 1, 1]
     stop.assert_rest_is_handled_once()
-
-
-def test_a_handler_that_blocks_its_thread_does_not_hold_up_the_stop(deployment: Deployment, tmp_path):
-    """Nothing can end the thread: its connection is closed, so that it is rolled back; the process ends without it."""
-    stock, begun = Stock(deployment), tmp_path / "begun"
-    stock.declare()
-    stock.arrive([Parcel(1, "sleeps"), *(Parcel(number) for number in range(2, 6))])
-    consumer = stock.consume(DEPOT_EXPLOSIONS=str(begun), OUTBOXKIT_SHUTDOWN_TIMEOUT="1s")
-    eventually(lambda: begun.exists() and stock.booked().total() == 4)
-    assert consumer.stop() == 0
-    assert consumer.entries("gave up waiting, rolled back; it comes again")
-    assert consumer.entries("threads of handlers still run, the process ends without them")
-    eventually(deployment.broker.depth, lambda found: found == 1)
-    assert stock.suspected() == 0
-    stock.drain(DEPOT_MENDED="yes")
-    assert stock.booked() == stock.told() == dict.fromkeys(range(1, 6), 1)
-    stock.assert_nothing_is_left()

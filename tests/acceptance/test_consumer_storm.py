@@ -4,14 +4,17 @@ import json
 import random
 import signal
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import Event
 
 import pytest
 
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.killing import killed_at_random
 from tests.acceptance.stock import ARRIVED, BOOKED, EVERY_WAY, WAYS, Parcel, Stock
+from tests.acceptance.worker_process import WorkerProcess
 from tests.servers import Server
 from tests.support.night import by_night, chance
 from tests.support.polling import eventually
@@ -22,6 +25,31 @@ POISON_EVERY = by_night(500, else_=40)
 KILLS = by_night(15, else_=2)
 KINDS = (("undecodable", {"weight": "heavy"}), ("failed", {"fate": "breaks"}), ("rejected", {"fate": "refused"}))
 """The reasons for which messages are given up on, and what these are like."""
+
+
+@contextmanager
+def killed_at_random(start: Callable[[], WorkerProcess], numbers: random.Random) -> Iterator[None]:
+    """A process that is killed while it works, and started again, so often; the last one is let live."""
+    end = Event()
+
+    def run() -> None:
+        for _ in range(KILLS):
+            process = start()
+            process.wait_for("consumer connected")
+            end.wait(numbers.uniform(0, 1.5))
+            process.kill()
+        process = start()
+        process.wait_for("consumer connected")
+        end.wait()
+        assert process.stop() == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            yield
+        finally:
+            end.set()
+        running.result()
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
@@ -66,12 +94,11 @@ def with_duplicates(parcels: list[Parcel], numbers: random.Random) -> list[Parce
 def storm(stock: Stock, sent: list[Parcel], poison: dict[str, str], database: Server, settings: dict[str, str]) -> None:
     """Two consumers that are killed again and again, and a database that is killed once, until nothing is left."""
     effects = len({parcel.id for parcel in sent} - poison.keys())
-    started = "consumer connected"
     stock.arrive(sent[: len(sent) // 2])
     with ExitStack() as killers:
         for number in range(2):
             start = partial(stock.consume, **settings | {"OUTBOXKIT_LOG_LEVEL": "info"})
-            killers.enter_context(killed_at_random(start, started, chance("kills", number), kills=KILLS))
+            killers.enter_context(killed_at_random(start, chance("kills", number)))
         eventually(lambda: stock.booked().total() > effects // 4, seconds=300)
         database.kill()
         stock.arrive(sent[len(sent) // 2 :])

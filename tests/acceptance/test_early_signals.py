@@ -18,12 +18,8 @@ SLOW = "import time; print('importing', flush=True); time.sleep(3600)"
     ("arguments", "module", "number", "code"),
     [
         (("relay",), "typer", signal.SIGTERM, 0),
-        (("relay",), "typer", signal.SIGINT, 130),
-        (("relay",), "pydantic", signal.SIGTERM, 0),
         (("relay", "--drain"), "pydantic", signal.SIGTERM, 3),
-        (("consume", "handlers_of_mine"), "handlers_of_mine", signal.SIGTERM, 0),
         (("consume", "handlers_of_mine"), "handlers_of_mine", signal.SIGINT, 130),
-        (("status",), "typer", signal.SIGINT, 130),
         (("status",), "sqlalchemy", signal.SIGINT, 130),
     ],
 )

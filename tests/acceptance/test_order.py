@@ -186,20 +186,3 @@ def test_relays_that_freeze_in_their_shares_hold_back_no_key_but_those_in_their_
     assert inversions(first) == []
     expected = [*written, *((f"fresh-{n}", 1) for n in range(200))]
     assert sorted((key, number) for key, numbers in first.items() for number in numbers) == sorted(expected)
-
-
-def test_a_key_that_waits_holds_back_nobody_else(deployment: Deployment):
-    """Thousands of messages stand behind one that has no queue yet; other keys go on, and it all ends in order."""
-    deployment.broker.bind(TAKEN)
-    with Session(deployment.engine) as session:
-        outbox.add(session, Message("stuck:1", UNDONE, b"1", key="stuck"))
-        outbox.add_all(session, [Message(f"stuck:{n}", TAKEN, b"%d" % n, key="stuck") for n in range(2, 5002)])
-        outbox.add_all(session, [Message(f"free:{n}", TAKEN, b"%d" % n, key="free") for n in range(1, 101)])
-        session.commit()
-    relays = [deployment.relay(**QUIET) for _ in range(2)]
-    eventually(deployment.broker.depth, lambda found: found == 100)
-    deployment.broker.bind(UNDONE)
-    deployment.wait_for_empty_outbox()
-    assert [relay.stop() for relay in relays] == [0, 0]
-    first = first_appearances(deployment.broker.take_all())
-    assert first == {"free": list(range(1, 101)), "stuck": list(range(1, 5002))}

@@ -1,6 +1,5 @@
 """Pauses as an operator has them: commands beside running processes, restarts, stops and drains."""
 
-import pytest
 from sqlalchemy import select
 
 from outboxkit import tables
@@ -10,11 +9,6 @@ from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
 from tests.support.polling import eventually
 
 WHY = ("--why", "the bank is being moved", "--by", "ada")
-
-
-@pytest.fixture(autouse=True, params=["outboxkit", pytest.param("workers", marks=pytest.mark.night)])
-def _programs(deployment: Deployment, request: pytest.FixtureRequest):
-    deployment.programs = request.param
 
 
 def run(deployment: Deployment, *arguments: str, code: int = 0) -> str:
@@ -90,13 +84,3 @@ def test_a_consumer_is_paused_at_work_restarted_stopped_and_resumed(deployment: 
     with deployment.engine.connect() as connection:
         assert set(connection.execute(select(tables.inbox.c.attempts)).scalars()) == {1}
     assert [entry["event"] for entry in again.entries() if entry["level"] in ("warning", "error")] == []
-
-
-def test_a_pause_with_an_end_ends_by_itself(deployment: Deployment):
-    deployment.declare_queue()
-    send(deployment.engine, OrderConfirmed(1, 1))
-    run(deployment, "pause", "relay", "--for", "2s", *WHY)
-    relay = deployment.relay()
-    deployment.wait_for_empty_outbox()
-    assert relay.stop() == 0
-    assert deployment.broker.depth() == 1

@@ -100,18 +100,6 @@ def test_a_stop_finishes_what_is_in_hand_though_each_process_gets_the_signal_too
     assert eventually(deployment.broker.depth, lambda depth: depth == 2)
 
 
-@pytest.mark.night
-def test_a_second_signal_does_not_wait(deployment: Deployment):
-    worker = consumers(deployment, OUTBOXKIT_SHUTDOWN_TIMEOUT="1h")
-    with deployment.lock_held(GATE):
-        publish_gated(deployment, 2)
-        eventually(lambda: deployment.waiting_on("advisory") == 2)
-        eventually(lambda: worker.terminate() or not worker.is_running)
-        assert worker.wait() == 0
-    assert eventually(deployment.broker.depth, lambda depth: depth == 2)
-    assert deployment.effects() == {}
-
-
 def test_a_refused_start_is_one_line_with_its_own_exit_code(deployment: Deployment):
     deployment.broker.bind("Other", arguments={"x-queue-type": "classic"})
     ended = deployment.outboxkit("consume", HANDLERS, *TWO)
@@ -121,14 +109,6 @@ def test_a_refused_start_is_one_line_with_its_own_exit_code(deployment: Deployme
         f"outboxkit: the broker has queue {deployment.broker.queue!r}, or '{deployment.broker.queue}.dead',",
     )
     assert "starts again" not in ended.stderr
-
-
-@pytest.mark.night
-def test_missing_tables_are_one_line_too(empty_postgresql_url: str, deployment: Deployment):
-    ended = deployment.outboxkit("relay", "--processes", "3", OUTBOXKIT_DATABASE_URL=empty_postgresql_url)
-    (line,) = [each for each in ended.stderr.splitlines() if not each.startswith("{")]
-    assert ended.returncode == 1
-    assert "the outboxkit tables are missing" in line
 
 
 @pytest.mark.parametrize(

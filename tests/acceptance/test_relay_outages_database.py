@@ -11,7 +11,7 @@ from outboxkit import tables
 from outboxkit.database.session_names import RELAY_LISTENER as LISTENER
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import SETTLE, let_settling_wait
-from tests.acceptance.witness import Witness, begin, declare, read_only, states, status_says
+from tests.acceptance.witness import Witness, begin, declare, read_only, status_says
 from tests.servers import Server
 from tests.support.pages import libpq
 from tests.support.polling import eventually
@@ -80,54 +80,6 @@ def test_it_cancels_a_claim_that_waits(deployment: Deployment, way: str, because
         witness.assert_away("database", because)
         witness.assert_status(waiting=4)
     witness.assert_all_arrived("database")
-
-
-def test_it_ends_every_connection_of_an_idle_relay(deployment: Deployment):
-    witness = begin(deployment)
-    eventually(lambda: pids(deployment, LISTENER))
-    with deployment.engine.begin() as person:
-        person.execute(ENDED, {"names": [RELAY, LISTENER]})
-    witness.send()
-    witness.collect()
-    # The poll for a pause, which tells no outage at its first error, may be the first one to use the dead connections.
-    is_told = bool(states(witness.relay, "database"))
-    if is_told:
-        witness.assert_away("database", *GOING)
-    witness.assert_all_arrived("database" if is_told else None)
-
-
-def test_it_ends_the_connections_between_publish_and_settle(deployment: Deployment):
-    with deployment.broker_behind_proxy() as (proxy, through):
-        witness = begin(deployment, OUTBOXKIT_BROKER_URL=through)
-        proxy.hold_server()
-        witness.send()
-        eventually(lambda: deployment.broker.depth() == 4)
-        with deployment.engine.begin() as person:
-            person.execute(ENDED, {"names": [RELAY]})
-        witness.assert_status(waiting=4)
-        proxy.release()
-        witness.assert_away(
-            "database",
-            "terminating connection due to administrator command",
-            "server closed the connection unexpectedly",
-        )
-        witness.assert_all_arrived("database")
-    assert len(witness.arrived) == 4 + 4 + 4, "what was published and not settled came again, under the same ids"
-
-
-def test_it_ends_the_connection_for_waking_up_alone(deployment: Deployment):
-    witness = begin(deployment)
-    for _ in range(2):
-        (listener,) = eventually(lambda: pids(deployment, LISTENER))
-        with deployment.engine.begin() as person:
-            person.execute(ENDED, {"names": [LISTENER]})
-        eventually(lambda: pids(deployment, LISTENER), lambda found: found not in ([], [listener]))  # noqa: B023
-        witness.send()
-    witness.collect()
-    witness.assert_status(waiting=0)
-    noticed = states(witness.relay, "database").count("away")  # by a statement, if not while it was listening
-    assert noticed <= 2
-    witness.assert_all_arrived("database" if noticed else None, times=noticed)
 
 
 def test_a_table_is_altered_under_a_busy_relay(deployment: Deployment):

@@ -9,11 +9,6 @@ from tests.servers.ports import free_ports
 from tests.support.polling import eventually
 
 
-@pytest.fixture(autouse=True, params=["workers", pytest.param("outboxkit", marks=pytest.mark.night)])
-def _programs(deployment: Deployment, request: pytest.FixtureRequest):
-    deployment.programs = request.param
-
-
 def test_a_relay_settles_the_batch_in_flight(deployment: Deployment):
     """The first batch waits to be settled, the second is published meanwhile, the third is left alone."""
     deployment.declare_queue()
@@ -39,8 +34,7 @@ def test_a_relay_that_cannot_settle_in_time_gives_the_rows_back(deployment: Depl
     assert deployment.outboxkit("relay", "--drain").stdout == "published 1\n"
 
 
-@pytest.mark.parametrize("name", ["relay", "consumer"])
-@pytest.mark.parametrize("away", ["DATABASE", "BROKER"])
+@pytest.mark.parametrize(("name", "away"), [("relay", "BROKER"), ("consumer", "DATABASE")])
 def test_a_stop_during_an_outage(deployment: Deployment, name: str, away: str):
     (port,) = free_ports(1)
     scheme = "amqp" if away == "BROKER" else "postgresql+psycopg"

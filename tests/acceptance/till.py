@@ -7,13 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, inbox_handler
 from tests.acceptance.shop import GATE, GATED, Effect
-
-asked: set[str] = set()
-"""Refunds that this process has asked about."""
 
 
 @event("SaleMade")
@@ -28,12 +24,6 @@ class StockMoved:
     number: int
 
 
-@event("SaleRefunded")
-@dataclass(frozen=True)
-class SaleRefunded:
-    number: int
-
-
 @inbox_handler("BookSale")
 async def book_sale(session: AsyncSession, event: SaleMade, message: Message) -> None:
     await write(session, event.number, message)
@@ -42,20 +32,6 @@ async def book_sale(session: AsyncSession, event: SaleMade, message: Message) ->
 @inbox_handler("CountStock", batch=True)
 async def count_stock(session: AsyncSession, event: StockMoved, message: Message) -> None:
     await write(session, event.number, message)
-
-
-@inbox_handler("BookRefund")
-async def book_refund(session: AsyncSession, event: SaleRefunded, message: Message) -> None:
-    await write(session, event.number, message)
-
-
-@inbox_handler("ApproveRefund")
-def approve_refund(session: Session, event: SaleRefunded, message: Message) -> None:
-    session.add(Effect(order_id=event.number, message_id=f"{message.id} approved"))
-    session.flush()
-    if message.id not in asked:
-        asked.add(message.id)
-        raise RuntimeError("nobody has approved it yet")
 
 
 async def write(session: AsyncSession, number: int, message: Message) -> None:

@@ -93,16 +93,15 @@ class Witness:
         with self.deployment.engine.connect() as connection:
             return list(connection.execute(query))
 
-    def assert_all_arrived(self, what: str | None, *, times: int = 1, is_refusal: bool = False) -> None:
+    def assert_all_arrived(self, what: str, *, is_refusal: bool = False) -> None:
         """Work has resumed by itself: all of it is there, in order, under its ids, and nothing was counted or buried.
 
-        The log says once for each outage of `what` that it is away and that it is back, and nothing else that a
-        person would look at: no failure, no traceback, no password.
+        The log says once that `what` is away and that it is back, and nothing else that a person would look at: no
+        failure, no traceback, no password.
         """
         self.collect()
-        if what is not None:
-            self.relay.wait_for(f"{what} is back, work goes on", times=times)
-            assert is_refusal or states(self.relay, what) == ["away", "back"] * times
+        self.relay.wait_for(f"{what} is back, work goes on")
+        assert is_refusal or states(self.relay, what) == ["away", "back"]
         assert self.relay.stop() == 0
         firsts = list(dict.fromkeys(self.arrived))
         assert [firsts_of(firsts, self.sent, key) for key in range(KEYS)] == [
@@ -114,7 +113,7 @@ class Witness:
             told = sorted(set(told) - {POLLS, f"{what} is away, waiting"})
             assert told == [f"{what} refuses this process, waiting"]
         else:
-            assert [event for event in told if event != POLLS] == [f"{what} is away, waiting"] * (times if what else 0)
+            assert [event for event in told if event != POLLS] == [f"{what} is away, waiting"]
         assert_discreet(self.relay.log.read_text(), self.deployment)
 
 
