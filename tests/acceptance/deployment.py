@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, func, make_url, select
 from sqlalchemy.orm import Session
 
 from outboxkit import tables
-from tests.acceptance.shop import Effect, Order, Tables
+from tests.acceptance.shop import Effect, Tables
 from tests.acceptance.worker_process import WorkerProcess
 from tests.processes import COMMAND, ROOT, run_to_end
 from tests.support.delays import DELAYS_TEXT
@@ -99,11 +99,6 @@ class Deployment:
         """Have the consumer's own queue and bindings without a consumer."""
         drained = self.outboxkit("consume", HANDLERS, "--drain")
         assert drained.returncode == 0, drained.stderr
-
-    def orders(self) -> set[int]:
-        """The orders that were committed."""
-        with Session(self.engine) as session:
-            return set(session.scalars(select(Order.id)))
 
     def effects(self) -> Counter[int]:
         """How many effects each order had."""

@@ -5,14 +5,13 @@ No effect is unique in the database, so that one which happened twice can be see
 
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from outboxkit import Message, Reject, Retry, event, inbox_handler, outbox
+from outboxkit import Message, Reject, event, inbox_handler, outbox
 
 GATE = 4711
 """While a test holds this advisory lock, handlers of `OrderGated` wait inside their transaction."""
@@ -50,30 +49,9 @@ class OrderGated:
     order_id: int
 
 
-@event("OrderTroubled")
-@dataclass(frozen=True)
-class OrderTroubled:
-    """Its handler fails until the file is there, which it makes."""
-
-    order_id: int
-    marker: str
-
-
-@event("OrderBroken")
-@dataclass(frozen=True)
-class OrderBroken:
-    order_id: int
-
-
 @event("OrderRefused")
 @dataclass(frozen=True)
 class OrderRefused:
-    order_id: int
-
-
-@event("OrderPostponed")
-@dataclass(frozen=True)
-class OrderPostponed:
     order_id: int
 
 
@@ -89,31 +67,9 @@ async def pass_gate(session: AsyncSession, event: OrderGated, message: Message) 
     await session.execute(select(func.pg_advisory_xact_lock_shared(GATE)))
 
 
-@inbox_handler("HandleOrderTroubled")
-def stumble(session: Session, event: OrderTroubled, message: Message) -> None:
-    session.add(Effect(order_id=event.order_id, message_id=message.id))
-    session.flush()
-    marker = Path(event.marker)
-    if not marker.exists():
-        marker.touch()
-        raise RuntimeError("stumbled once")
-
-
-@inbox_handler("HandleOrderBroken")
-def fail(session: Session, event: OrderBroken) -> None:
-    session.add(Effect(order_id=event.order_id, message_id="never committed"))
-    session.flush()
-    raise ValueError("cannot be handled")
-
-
 @inbox_handler("HandleOrderRefused")
 def refuse(session: Session, event: OrderRefused) -> None:
     raise Reject("not wanted")
-
-
-@inbox_handler("HandleOrderPostponed")
-def postpone(session: Session, event: OrderPostponed) -> None:
-    raise Retry("come back later", after=3600)
 
 
 def take_orders(engine: Engine, numbers: range, *, roll_back_every: int = 0) -> set[int]:

@@ -84,10 +84,6 @@ class Shop:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def sqlite_url(self) -> str:
-        return f"sqlite:///{self.data / 'shop.db'}"
-
     def start(self) -> Made:
         self.running = Made("serve", f"APP={self.app}", log=self.log, environment=self.environment, port=self.port)
         return self.running

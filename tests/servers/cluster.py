@@ -62,10 +62,6 @@ class Cluster:
         """Let a frozen node go on."""
         self.nodes[member].resume()
 
-    def member(self, port: int) -> int:
-        """The node that listens on this port."""
-        return next(member for member, url in enumerate(self.urls) if f":{port}/" in url)
-
     def close(self) -> None:
         """Kill all nodes and remove what is theirs; the first has the name server, and goes last."""
         for node in reversed(self.nodes):

@@ -64,11 +64,6 @@ class TcpProxy:
         self._upstream.set()
         self._downstream.set()
 
-    def interject(self, sent: bytes) -> None:
-        """Send this to the server, as if the client of each connection had."""
-        for upstream in self._sockets[1::2]:
-            upstream.sendall(sent)
-
     def cut(self) -> None:
         """End the connections that are open, and drop what was kept back; new ones are accepted."""
         with self._changing:

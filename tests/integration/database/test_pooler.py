@@ -95,16 +95,6 @@ async def test_no_worker_starts_behind_a_pooler_in_transaction_mode(pgbouncer: P
     await relay_engine.dispose()
 
 
-@pytest.mark.night
-@in_mode(argvalues=["transaction"])
-def test_a_command_says_what_to_do_and_exits_with_2(pgbouncer: Pgbouncer):
-    environment = {"OUTBOXKIT_DATABASE_URL": pgbouncer.url, "OUTBOXKIT_BROKER_URL": "amqp://127.0.0.1:1/"}
-    for command in (("relay",), ("prune",), ("consume", "tests.integration.database.test_pooler", "--queue", "q")):
-        done = run_to_end([COMMAND, *command], environment)
-        assert done.returncode == 2, done.stderr
-        assert pooler.POOLER_CURE in done.stderr
-
-
 @in_mode(argvalues=["transaction"])
 @pytest.mark.parametrize("in_turn", [False, True])
 async def test_an_idle_pooler_is_found_however_it_gives_sessions_out(pgbouncer: Pgbouncer, in_turn: bool):

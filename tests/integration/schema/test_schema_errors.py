@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -26,20 +25,10 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(params=["postgresql", pytest.param("sqlite", marks=pytest.mark.night)])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        url: str = request.getfixturevalue("empty_postgresql_url")
-        return url
-    path = tmp_path / "empty.db"
-    path.touch()
-    return f"sqlite:///{path}"
-
-
 @pytest.fixture(autouse=True)
-def _settings(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _settings(empty_postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_url)
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_postgresql_url)
     monkeypatch.setenv("OUTBOXKIT_BROKER_URL", f"amqp://127.0.0.1:{port}/")
     monkeypatch.setenv("OUTBOXKIT_QUEUE", "queue")
 
@@ -53,8 +42,10 @@ def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each != "status"])
-def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    migrate(empty_url)
+def test_old_tables(
+    command: str, empty_postgresql_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    migrate(empty_postgresql_url)
     second_step.register(monkeypatch)
     assert failure(command, monkeypatch, capsys) == (
         "outboxkit: the outboxkit tables have version 1, this code needs 2: run `outboxkit migrate`, "
@@ -63,10 +54,7 @@ def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("command", ["migrate", *COMMANDS])
-def test_an_old_server(
-    command: str, empty_postgresql_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_postgresql_url)
+def test_an_old_server(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(PGDialect, "_get_server_version_info", lambda dialect, connection: (12, 22))
     assert failure(command, monkeypatch, capsys, code=2) == (
         "outboxkit: the database server is PostgreSQL 12.22; 13 to 18 and newer ones are accepted: upgrade the server, "

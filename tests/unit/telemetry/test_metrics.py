@@ -107,13 +107,10 @@ print(*(line for line in scrape.text().decode().splitlines() if line.startswith(
 SCRAPED = 'outboxkit_consumer_deliveries_total{queue="billing"} 2.0\nshop_orders_total 3.0\n'
 
 
-def test_a_scrape_without_a_provider_of_the_application():
-    assert run(SCRAPE.format(own=False)) == SCRAPED
-
-
-def test_a_scrape_with_a_provider_of_the_application():
+@pytest.mark.parametrize("own", [False, True], ids=["none", "one"])
+def test_a_scrape_beside_providers_of_the_application(own: bool):
     """What was recorded before its new reader came is not in the scrape."""
-    assert run(SCRAPE.format(own=True)) == SCRAPED
+    assert run(SCRAPE.format(own=own)) == SCRAPED
 
 
 def test_a_scrape_needs_its_extra():

@@ -84,28 +84,39 @@ async def test_a_heartbeat_ages_while_the_loop_hangs_and_survives_a_handler_that
     assert timer.cancelled()
 
 
-async def test_a_healthy_worker_is_live_and_ready(database_url: str, stub: Stub):
-    async with admin.serving(chosen(database_url), stub) as address:
-        live, ready = await asked(address, "/livez"), await asked(address, "/readyz")
-    assert (live.status, live.lines) == (200, ["live"])
-    assert (ready.status, ready.lines) == (200, ["ready", "database: connected", "broker: connected"])
+STUCK = "one publish has lasted 26 s; 25 s are the limit"
 
 
-async def test_one_without_its_broker_is_live_and_not_ready(database_url: str, stub: Stub):
-    stub.state = Health("consumer", servers={"broker": "not connected"})
-    async with admin.serving(chosen(database_url), stub) as address:
-        assert (await asked(address, "/livez")).status == 200
-        ready = await asked(address, "/readyz")
-    assert (ready.status, ready.lines) == (503, ["not ready", "database: connected", "broker: not connected"])
-
-
-async def test_one_that_waits_out_an_outage_of_the_database_is_not_ready_although_that_can_be_read(
-    database_url: str, stub: Stub
+@pytest.mark.parametrize(
+    ("health", "live", "ready"),
+    [
+        (FINE, ["live"], ["ready", "database: connected", "broker: connected"]),
+        (
+            Health("consumer", servers={"broker": "not connected"}),
+            ["live"],
+            ["not ready", "database: connected", "broker: not connected"],
+        ),
+        (
+            Health("relay", servers={"broker": None, "database": "it is read-only"}),
+            ["live"],
+            ["not ready", "database: it is read-only", "broker: connected"],
+        ),
+        (
+            Health("relay", publishing=26.0),
+            ["not live", STUCK],
+            ["not ready", STUCK, "database: connected"],
+        ),
+    ],
+    ids=["healthy", "without its broker", "in an outage of a database that can be read", "stuck"],
+)
+async def test_a_worker_is_live_and_ready(
+    database_url: str, stub: Stub, health: Health, live: list[str], ready: list[str]
 ):
-    stub.state = Health("relay", servers={"broker": None, "database": "it is read-only"})
+    stub.state = health
     async with admin.serving(chosen(database_url), stub) as address:
-        ready = await asked(address, "/readyz")
-    assert (ready.status, ready.lines) == (503, ["not ready", "database: it is read-only", "broker: connected"])
+        for path, lines in (("/livez", live), ("/readyz", ready)):
+            answer = await asked(address, path)
+            assert (answer.status, answer.lines) == (503 if lines[0].startswith("not ") else 200, lines)
 
 
 async def test_one_with_a_silent_statement_is_live_and_not_ready(
@@ -134,15 +145,6 @@ async def test_a_server_that_is_away_or_that_nobody_can_ask_is_told(age: float, 
     assert told in line
     assert "SECRET" not in line
     await away.dispose()
-
-
-async def test_one_that_is_stuck_is_neither(database_url: str, stub: Stub):
-    stub.state = Health("relay", publishing=26.0)
-    async with admin.serving(chosen(database_url), stub) as address:
-        live, ready = await asked(address, "/livez"), await asked(address, "/readyz")
-    why = "one publish has lasted 26 s; 25 s are the limit"
-    assert (live.status, live.lines) == (503, ["not live", why])
-    assert (ready.status, ready.lines) == (503, ["not ready", why, "database: connected"])
 
 
 async def test_a_scrape_that_hangs_or_fails_holds_up_no_other_page(
