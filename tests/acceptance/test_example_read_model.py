@@ -1,17 +1,15 @@
 """The read model, run as its README says: the commands are read from there and typed into a shell."""
 
 import re
-import secrets
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from sqlalchemy import create_engine, func, select, text
+from sqlalchemy import create_engine, text
 
-from outboxkit import tables
-from tests.acceptance.test_examples import EXAMPLES, fenced, run_script, with_exports
-from tests.servers import Server, create_database, drop_database
+from tests.acceptance.test_examples import EXAMPLES, counted, fenced, new_databases, run_script, with_exports
+from tests.servers import Server
 from tests.support.plain_client import PlainClient
 
 QUEUES = ("customers", "customers-new")
@@ -20,10 +18,8 @@ QUEUES = ("customers", "customers-new")
 @pytest.fixture
 def databases(postgresql: Server) -> Iterator[list[str]]:
     """Three new databases without any table: orders, customers, and customers anew."""
-    names = [f"outboxkit_{name}_{secrets.token_hex(6)}" for name in ("orders", "customers", "new")]
-    yield [create_database(postgresql.url, name) for name in names]
-    for name in names:
-        drop_database(postgresql.url, name)
+    with new_databases(postgresql, "orders", "customers", "new") as urls:
+        yield urls
 
 
 @pytest.fixture
@@ -76,15 +72,5 @@ def asked(url: str, query: str) -> list[tuple[str, int, Decimal]]:
     engine = create_engine(url)
     with engine.connect() as connection:
         found = sorted(tuple(row) for row in connection.execute(text(query)))
-    engine.dispose()
-    return found
-
-
-def counted(url: str) -> list[int]:
-    """Messages that wait, that are kept, that were handled, and that were given up."""
-    engine = create_engine(url)
-    every = (tables.outbox, tables.published, tables.inbox, tables.dead_letter)
-    with engine.connect() as connection:
-        found = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in every]
     engine.dispose()
     return found

@@ -4,7 +4,6 @@ import json
 import re
 import secrets
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,17 +157,3 @@ def test_it_does_not_outlive_a_make_that_was_killed(app: str, tmp_path: Path):
         shop.running.popen.wait()
         shop.start()  # at the same port, while the old one may still be leaving
         assert shop.ready().client().place().status_code == 201
-
-
-@pytest.mark.night
-def test_its_neighbours_take_other_ports_where_theirs_are_taken(tmp_path: Path):
-    shop = Shop("flask", tmp_path / "data")
-    taken = [socket.create_server(("127.0.0.1", shop.port + number)) for number in (1, 2)]
-    try:
-        shop.ready()
-        assert shop.payments_url() != f"http://127.0.0.1:{shop.port + 1}"
-        assert ledger(shop.payments_url()) == []
-    finally:
-        shop.close()
-        for one in taken:
-            one.close()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 
@@ -73,14 +73,19 @@ def without_ids(output: str) -> str:
     return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", output)
 
 
+@contextmanager
+def new_databases(server: Server, *names: str) -> Iterator[list[str]]:
+    """New databases without any table."""
+    made = [f"outboxkit_{name}_{secrets.token_hex(6)}" for name in names]
+    yield [create_database(server.url, name) for name in made]
+    for name in made:
+        drop_database(server.url, name)
+
+
 @pytest.fixture
-def two_databases(postgresql: Server) -> Iterator[tuple[str, str]]:
-    """Two new databases without any table."""
-    names = [f"outboxkit_{service}_{secrets.token_hex(6)}" for service in ("orders", "billing")]
-    orders, billing = (create_database(postgresql.url, name) for name in names)
-    yield orders, billing
-    for name in names:
-        drop_database(postgresql.url, name)
+def two_databases(postgresql: Server) -> Iterator[list[str]]:
+    with new_databases(postgresql, "orders", "billing") as urls:
+        yield urls
 
 
 @pytest.fixture
@@ -94,7 +99,7 @@ def named_queues(broker: PlainClient) -> Iterator[PlainClient]:
         broker.delete_queue(queue)
 
 
-def test_two_services_do_what_their_readme_says(two_databases: tuple[str, str], named_queues: PlainClient):
+def test_two_services_do_what_their_readme_says(two_databases: list[str], named_queues: PlainClient):
     orders_url, billing_url = two_databases
     page = EXAMPLES / "2_two_services" / "README.md"
     urls = {
@@ -119,7 +124,7 @@ def test_two_services_do_what_their_readme_says(two_databases: tuple[str, str], 
     assert done.stderr.count('"consumer stopped"') == 2
     check_orders(orders_url, total=total + sum(Decimal("19.90") * number for number in range(1, 101)))
     for url in two_databases:
-        check_tables(url, handled=110)
+        assert counted(url) == [0, 0, 110, 0]
 
 
 def check_orders(url: str, *, total: Decimal) -> None:
@@ -133,13 +138,14 @@ def check_orders(url: str, *, total: Decimal) -> None:
     engine.dispose()
 
 
-def check_tables(url: str, *, handled: int) -> None:
-    """Everything was sent, everything was handled, and nothing was given up."""
+def counted(url: str) -> list[int]:
+    """Messages that wait, that are kept, that were handled, and that were given up."""
     engine = create_engine(url)
-    counts = [select(func.count()).select_from(table) for table in (tables.outbox, tables.inbox, tables.dead_letter)]
+    every = (tables.outbox, tables.published, tables.inbox, tables.dead_letter)
     with engine.connect() as connection:
-        assert [connection.execute(count).scalar_one() for count in counts] == [0, handled, 0]
+        found = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in every]
     engine.dispose()
+    return found
 
 
 def test_examples_are_listed():

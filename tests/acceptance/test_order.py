@@ -4,7 +4,6 @@ import itertools
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from threading import Event, Thread
 
 import pytest
@@ -15,13 +14,11 @@ from tests.acceptance.deployment import Deployment
 from tests.servers import Server
 from tests.support.night import by_night, chance
 from tests.support.plain_client import PlainClient, Received
-from tests.support.polling import eventually
 
 RELAYS = 4
 AMOUNTS = by_night([(50, 20_000), (1, 5000), (1000, 8000)], else_=[(50, 1500), (1, 400)])
 """Keys, and messages on them."""
 TAKEN, UNDONE = "StepTaken", "StepUndone"
-STANDS_BY = "relay stands by while others work off the backlog"
 FLAPS = by_night(30, else_=3)
 """How often the binding of one of the two types comes and goes, while messages of both are on their way."""
 QUIET = {"OUTBOXKIT_LOG_LEVEL": "info", "OUTBOXKIT_MAX_ATTEMPTS": "1000"}
@@ -145,44 +142,3 @@ def inversions(first: dict[str, list[int]]) -> list[tuple[str, int, int]]:
         for before, after in itertools.pairwise(numbers)
         if after < before
     ]
-
-
-@pytest.mark.night
-@pytest.mark.parametrize(("count", "messages"), [(2, 3000), (4, 12_000)])
-def test_relays_that_freeze_in_their_shares_hold_back_no_key_but_those_in_their_hands(
-    deployment: Deployment, count: int, messages: int
-):
-    """Two relays share the keys of a backlog, others stand by. One of two freezes, or both that work.
-
-    New keys of both shares go on, and it all ends in order.
-    """
-    numbers = chance("frozen", count)
-    deployment.broker.bind(TAKEN, UNDONE)
-    relays = [deployment.relay(OUTBOXKIT_BATCH_SIZE="50", **QUIET) for _ in range(count)]
-    for relay in relays:
-        relay.wait_for("relay started")
-    written = write(deployment, messages, 50, numbers)
-    eventually(deployment.broker.depth, lambda found: found > 500)
-    freezing = relays[:1]
-    if count > 2:
-        standing = eventually(
-            lambda: [relay for relay in relays if relay.entries(STANDS_BY)], lambda found: len(found) >= 2
-        )
-        freezing = [relay for relay in relays if relay not in standing]
-    with ExitStack() as frozen:
-        for relay in freezing:
-            frozen.enter_context(relay.frozen())
-        with Session(deployment.engine) as session:
-            fresh = [Message(f"fresh-{n}:1", TAKEN, b"1", key=f"fresh-{n}") for n in range(200)]
-            outbox.add_all(session, fresh)
-            session.commit()
-        eventually(
-            lambda: sum((row.key or "").startswith("fresh-") for row in deployment.outbox_rows()),
-            lambda left: left == 0,
-        )
-    deployment.wait_for_empty_outbox()
-    assert [relay.stop() for relay in relays] == [0] * count
-    first = first_appearances(deployment.broker.take_all())
-    assert inversions(first) == []
-    expected = [*written, *((f"fresh-{n}", 1) for n in range(200))]
-    assert sorted((key, number) for key, numbers in first.items() for number in numbers) == sorted(expected)

@@ -19,17 +19,7 @@ from tests.distribution.building import ROOT, build, environment, site_packages
 DIST = ROOT / "dist"
 APPLICATION = Path(__file__).with_name("application.py")
 HANDLED = "processed duplicate [7] 1 sent\n"
-SETS = {
-    "outboxkit": "",
-    "outboxkit[flask]": "[flask]",
-    "outboxkit[fastapi]": "[fastapi]",
-    "outboxkit[zstd]": "[zstd]",
-    "outboxkit[otel]": "[otel]",
-    "outboxkit[metrics]": "[metrics]",
-    "outboxkit[worker]": "[worker]",
-    "outboxkit[console]": "[console]",
-    "outboxkit[all]": "[all]",
-}
+EXTRAS = ("", "[flask]", "[fastapi]", "[zstd]", "[otel]", "[metrics]", "[worker]", "[console]", "[all]")
 
 
 def run(*command: str | Path, code: int = 0, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -103,16 +93,16 @@ def disk(*folders: Path) -> int:
     return sum(int(line.split()[0]) for line in run("du", "-sk", *folders).stdout.splitlines())
 
 
-def check_environment(name: str, python: Path, cwd: Path) -> None:
+def check_environment(extra: str, python: Path, cwd: Path) -> None:
     """Use what is installed: the application in each, the commands if they are there."""
     libraries = site_packages(python)
     whole, compiled = disk(libraries), disk(*libraries.rglob("__pycache__"))
     sizes = f"{(whole - compiled) / 1000:.1f} MB, and {whole / 1000:.1f} MB with its modules compiled"
-    print(f"{name}: {len(list(libraries.glob('*.dist-info')))} packages, {sizes}")
+    print(f"outboxkit{extra}: {len(list(libraries.glob('*.dist-info')))} packages, {sizes}")
     told = run(python, "-I", APPLICATION, cwd=cwd).stdout
     check(told == HANDLED, "an application adds a message and handles it once")
     command = python.with_name("outboxkit")
-    if name in ("outboxkit[worker]", "outboxkit[console]", "outboxkit[all]"):
+    if extra in ("[worker]", "[console]", "[all]"):
         check("outboxkit 0." in run(command, "--version", cwd=cwd).stdout, "outboxkit --version")
         demo = run(command, "demo", "--orders", "200", cwd=cwd).stdout
         check("Every committed order has exactly one effect." in demo, "outboxkit demo")
@@ -133,9 +123,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="outboxkit-dist-") as name:
         folder = Path(name)
         check_sdist(sdist, wheel, folder / "sdist")
-        for number, (shown, extra) in enumerate(SETS.items()):
+        for number, extra in enumerate(EXTRAS):
             python = install(wheel, extra, folder / f"environment-{number}")
-            check_environment(shown, python, folder)
+            check_environment(extra, python, folder)
             shutil.rmtree(folder / f"environment-{number}")
 
 

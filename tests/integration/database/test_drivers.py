@@ -179,28 +179,22 @@ async def test_a_second_one_at_the_same_time_waits(plain: Driver):
         await done(other.close())
 
 
-def commits(session: Session) -> None:
-    session.commit()
-
-
-def commits_by_text(session: Session) -> None:
-    session.execute(text("COMMIT"))
-
-
-def commits_by_core(session: Session) -> None:
-    session.connection().exec_driver_sql("COMMIT")
-
-
-def rolls_back(session: Session) -> None:
-    session.rollback()
-
-
 def goes_on_after_an_error(session: Session) -> None:
     with pytest.raises(IntegrityError):
         session.execute(insert(tables.inbox).values(handler="Other", message_id="m", type=None))
 
 
-@pytest.mark.parametrize("end", [commits, commits_by_text, commits_by_core, rolls_back, goes_on_after_an_error])
+@pytest.mark.parametrize(
+    "end",
+    [
+        Session.commit,
+        lambda session: session.execute(text("COMMIT")),
+        lambda session: session.connection().exec_driver_sql("COMMIT"),
+        Session.rollback,
+        goes_on_after_an_error,
+    ],
+    ids=["commits", "commits by text", "commits by core", "rolls back", "goes on after an error"],
+)
 async def test_a_handler_cannot_end_its_transaction(plain: Driver, pg_engine: Engine, end: Any):
     @inbox_handler("Ends")
     def ends(session: Session, event: Ordered) -> None:
@@ -208,8 +202,8 @@ async def test_a_handler_cannot_end_its_transaction(plain: Driver, pg_engine: En
         session.flush()
         end(session)
 
-    text = "caught a database error" if end is goes_on_after_an_error else "ended the transaction"
-    with pytest.raises(TransactionRequired, match=text):
+    told = "caught a database error" if end is goes_on_after_an_error else "ended the transaction"
+    with pytest.raises(TransactionRequired, match=told):
         await plain.within(inbox.run_once, MESSAGE, ends)
     assert await plain.within(inbox.run_once, Message(id="n", type="Ordered", payload=MESSAGE.payload), bill)
 

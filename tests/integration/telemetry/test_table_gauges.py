@@ -45,14 +45,7 @@ class Tables:
             connection.execute(outbox_table.insert().values(row | {"created_at": NOW - MINUTE} | columns))
 
     def bury(self, **columns: Any) -> None:
-        row = {
-            "side": "outbox",
-            "reason": "rejected",
-            "payload": b"",
-            "headers": b"{}",
-            "content_type": "x",
-            "attempts": 1,
-        }
+        row = {"side": "outbox", "reason": "rejected", "payload": b"", "headers": b"{}", "content_type": "x"}
         with self.engine.begin() as connection:
             connection.execute(dead_letter.insert().values(row | {"attempts": 1} | columns))
 

@@ -111,9 +111,9 @@ async def test_a_watch_looks_again_and_again(engine: Engine, async_engine: Async
     watch = PauseWatch(async_engine, RELAY, "default")
     async with watch.watching():
         begin(engine)
-        await eventually_async(_of(watch), lambda pause: pause is not None)
+        await eventually_async(lambda: asyncio.sleep(0, watch.current), lambda pause: pause is not None)
         end(engine)
-        await eventually_async(_of(watch), lambda pause: pause is None)
+        await eventually_async(lambda: asyncio.sleep(0, watch.current), lambda pause: pause is None)
 
 
 async def test_a_watch_that_cannot_look_says_so_once_and_keeps_what_it_saw(engine: Engine, async_engine: AsyncEngine):
@@ -124,15 +124,15 @@ async def test_a_watch_that_cannot_look_says_so_once_and_keeps_what_it_saw(engin
         tables.pause.drop(connection)
     with capture_logs() as said:
         async with watch.watching():
-            await eventually_async(_lines(said), lambda lines: len(lines) >= 2)
+            await eventually_async(lambda: asyncio.sleep(0, said), lambda lines: len(lines) >= 2)
             assert watch.current == begun
             with engine.begin() as connection:
                 tables.pause.create(connection)
-            await eventually_async(_of(watch), lambda pause: pause is None)
+            await eventually_async(lambda: asyncio.sleep(0, watch.current), lambda pause: pause is None)
             before = len(said)
             with engine.begin() as connection:
                 tables.pause.drop(connection)
-            await eventually_async(_lines(said), lambda lines: len(lines) > before)
+            await eventually_async(lambda: asyncio.sleep(0, said), lambda lines: len(lines) > before)
     first, *again = [line["event"] for line in said[:before]]
     assert first == said[before]["event"] == "pauses cannot be seen; outboxkit doctor names the cause"
     assert "outboxkit_pause" in said[0]["error"]
@@ -171,17 +171,3 @@ async def test_the_wait_for_the_end_ends_with_the_pause_or_with_a_stop(engine: E
     assert {"queue": "billing", "by": "ada", "why": "a move"}.items() <= said[0].items()
     assert "until" in said[0]
     assert "paused_since" in said[-1]
-
-
-def _of(watch: PauseWatch):
-    async def read() -> Pause | None:
-        return watch.current
-
-    return read
-
-
-def _lines(said: list):
-    async def read() -> list:
-        return said
-
-    return read

@@ -2,61 +2,40 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from outboxkit.telemetry import catalogue, metrics
+from tests.support.measured import Measured
 
 
-@pytest.fixture
-def reader() -> Iterator[InMemoryMetricReader]:
-    reader = InMemoryMetricReader()
-    metrics.use(MeterProvider([reader]))
-    yield reader
-    metrics.use(None)
-
-
-def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
-    collected = reader.get_metrics_data()
-    resources = collected.resource_metrics if collected is not None else ()
-    return {
-        each.name: list(each.data.data_points)
-        for resource in resources
-        for scope in resource.scope_metrics
-        for each in scope.metrics
-    }
-
-
-def test_a_counter_is_added_to(reader: InMemoryMetricReader):
+def test_a_counter_is_added_to(measured: Measured):
     metrics.measure(catalogue.DELIVERIES, 2, {"queue": "billing"})
     metrics.measure(catalogue.DELIVERIES, 3, {"queue": "billing"})
-    (point,) = points(reader)["outboxkit.consumer.deliveries"]
+    (point,) = measured.points()["outboxkit.consumer.deliveries"]
     assert (point.value, dict(point.attributes)) == (5, {"queue": "billing"})
 
 
-def test_a_histogram_has_the_bounds_of_the_catalogue(reader: InMemoryMetricReader):
+def test_a_histogram_has_the_bounds_of_the_catalogue(measured: Measured):
     metrics.measure(catalogue.RELAY_LAG, 0.03)
-    (point,) = points(reader)["outboxkit.relay.lag"]
+    (point,) = measured.points()["outboxkit.relay.lag"]
     assert (point.count, point.sum, point.explicit_bounds) == (1, 0.03, catalogue.AGES)
 
 
-def test_a_gauge_is_read_while_it_is_observed(reader: InMemoryMetricReader):
+def test_a_gauge_is_read_while_it_is_observed(measured: Measured):
     with metrics.observed({catalogue.IN_FLIGHT: lambda: [(7, {"queue": "billing"})]}):
-        (point,) = points(reader)["outboxkit.consumer.in_flight"]
+        (point,) = measured.points()["outboxkit.consumer.in_flight"]
         assert (point.value, dict(point.attributes)) == (7, {"queue": "billing"})
-    assert points(reader) == {}
+    assert measured.points() == {}
 
 
-def test_a_gauge_that_cannot_be_read_is_left_out_alone(reader: InMemoryMetricReader):
+def test_a_gauge_that_cannot_be_read_is_left_out_alone(measured: Measured):
     def fail() -> list[metrics.Reading]:
         raise ConnectionError
 
     with metrics.observed({catalogue.DEAD_ROWS: fail}), metrics.observed({catalogue.DEAD_ROWS: lambda: [(1, {})]}):
-        assert [point.value for point in points(reader)["outboxkit.database.dead_rows"]] == [1]
+        assert [point.value for point in measured.points()["outboxkit.database.dead_rows"]] == [1]
 
 
 def test_a_provider_that_fails_stops_nobody():
