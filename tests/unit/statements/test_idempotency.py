@@ -27,15 +27,6 @@ def moved(connection: Connection, column: str, by: timedelta, **values: Any) -> 
     connection.execute(update(idempotency).values({column: now + by} | values))
 
 
-def test_a_new_key_is_taken_and_a_second_time_it_is_not(engine: Engine):
-    with engine.begin() as connection:
-        taken = take(connection, "t1")
-        assert (taken.steps, take(connection, "t2")) == (None, None)
-        row = found(connection)
-        assert (row.state, row.token, row.locked_until) == ("processing", "t1", None)
-        assert taken.expires_at == row.expires_at == row.created_at + timedelta(hours=1)
-
-
 def test_the_times_are_exact_to_the_millisecond(engine: Engine):
     with engine.begin() as connection:
         take(connection, "t1", lease=timedelta(milliseconds=1500), retention=timedelta(days=36_500, milliseconds=1))
@@ -96,15 +87,6 @@ def test_what_is_taken_over(
     assert (after.created_at == before.created_at) is keeps_steps
     assert (after.response_status, after.response_headers, after.response_body) == (None, None, None)
     assert after.locked_until - (after.expires_at - HOUR) == SECOND
-
-
-def test_what_has_expired_is_not_seen(engine: Engine):
-    with engine.begin() as connection:
-        take(connection, "t1")
-        seen = connection.execute(statements.idempotency.look_up("sqlite"), THIS).one()
-        assert (seen.state, seen.token, seen.expires_at > seen.now) == ("processing", "t1", True)
-        moved(connection, "expires_at", timedelta(0))
-        assert connection.execute(statements.idempotency.look_up("sqlite"), THIS).first() is None
 
 
 @pytest.mark.parametrize("statement", ["keep_steps", "record_answer", "end_key_lease", "forget_key"])
