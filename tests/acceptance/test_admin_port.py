@@ -41,7 +41,7 @@ def test_each_worker_is_live_ready_and_measured(deployment: Deployment, name: st
         connect(address)
 
 
-@pytest.mark.parametrize("name", ["relay", "consumer"])
+@pytest.mark.parametrize("name", [pytest.param("relay", marks=pytest.mark.night), "consumer"])
 def test_an_outage_makes_a_worker_not_ready_and_leaves_it_live(deployment: Deployment, name: str):
     with (
         deployment.broker_behind_proxy() as (broker, broker_url),

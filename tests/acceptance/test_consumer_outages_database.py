@@ -19,7 +19,7 @@ def consumers_name(deployment: Deployment) -> str:
     return f"outboxkit consumer {deployment.broker.queue}"
 
 
-@pytest.mark.parametrize("way", ["stop", "kill"])
+@pytest.mark.parametrize("way", [pytest.param("stop", marks=pytest.mark.night), "kill"])
 def test_it_goes_down_in_the_middle(on_own_postgresql: Deployment, own_postgresql: Server, way: str):
     customers = Customers(on_own_postgresql)
     with gate_shut(on_own_postgresql):

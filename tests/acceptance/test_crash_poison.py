@@ -84,6 +84,7 @@ def test_in_order_its_key_goes_on_behind_it(deployment: Deployment, tmp_path: Pa
     }
 
 
+@pytest.mark.night
 def test_a_broker_that_drops_what_came_back_too_often_drops_nothing(
     on_own_rabbitmq: Deployment, own_rabbitmq: OwnServer, tmp_path: Path
 ):

@@ -38,8 +38,8 @@ def by_night_only(*case: str | None) -> Any:
     ("type_", "shape", "encoding"),
     [
         ("Bomb", "objects", "gzip"),
-        ("OldBomb", "objects", "gzip"),
-        ("RowBomb", "objects", "gzip"),
+        by_night_only("OldBomb", "objects", "gzip"),
+        by_night_only("RowBomb", "objects", "gzip"),
         by_night_only("Bomb", "texts", "gzip"),
         by_night_only("Bomb", "lists", "gzip"),
         by_night_only("Bomb", "lists", None),

@@ -74,8 +74,8 @@ def test_order_outlives_restarts_of_the_broker(on_own_rabbitmq: Deployment, own_
     deployment.broker.bind(TAKEN, UNDONE, arguments={"x-queue-type": kind})
     written = write(deployment, many, many, numbers)
     relays = [deployment.relay(**QUIET) for _ in range(3)]
-    breaks = [own_rabbitmq.stop, own_rabbitmq.kill, own_rabbitmq.kill]
-    for turn, break_ in enumerate(by_night(breaks, else_=breaks[:2])):
+    breaks = [own_rabbitmq.kill, own_rabbitmq.stop, own_rabbitmq.kill]
+    for turn, break_ in enumerate(by_night(breaks, else_=breaks[:1])):
         relays[turn].wait_for("relay started")
         written += write(deployment, many, many, numbers)
         break_()

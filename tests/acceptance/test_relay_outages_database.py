@@ -24,7 +24,7 @@ WHERE datname = current_database() AND split_part(application_name, ' (batch)', 
 ENDED, CANCELLED = (text(NAMED.format(f"{what}(pid)")) for what in ("pg_terminate_backend", "pg_cancel_backend"))
 
 
-@pytest.mark.parametrize("way", ["stop", "kill"])
+@pytest.mark.parametrize("way", [pytest.param("stop", marks=pytest.mark.night), "kill"])
 def test_it_is_down(on_own_postgresql: Deployment, own_postgresql: Server, way: str):
     witness = begin(on_own_postgresql)
     getattr(own_postgresql, way)()

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import create_engine, text
 
+from tests.processes import ForkedProcess, run_to_end, start
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually
 
@@ -57,7 +57,7 @@ class Shop:
         self.folder = folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOXKIT_")}
         self.environment = {**kept, **settings}
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[ForkedProcess] = []
         (folder / "shop.py").write_text(SHOP)
 
     @property
@@ -65,17 +65,15 @@ class Shop:
         """Everything that its processes have printed."""
         return (self.folder / "log").read_text()
 
-    def run(self, *options: str) -> subprocess.Popen[str]:
+    def run(self, *options: str) -> ForkedProcess:
         """Type `outboxkit run shop`."""
-        with (self.folder / "log").open("a") as output:
-            command = [sys.executable, "-m", "outboxkit", "run", "shop", *options]
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=output, stderr=output, text=True
-            )
+        command = [sys.executable, "-m", "outboxkit", "run", "shop", *options]
+        with (self.folder / "log").open("ab") as output:
+            process = start(command, environment=self.environment, output=output, folder=self.folder)
         self.started.append(process)
         return process
 
-    def run_until(self, line: str, *options: str) -> subprocess.Popen[str]:
+    def run_until(self, line: str, *options: str) -> ForkedProcess:
         """Type it, and wait until it has printed this."""
         before = self.log.count(line) if (self.folder / "log").exists() else 0
         process = self.run(*options)
@@ -85,8 +83,8 @@ class Shop:
 
     def order(self, number: int) -> None:
         """Confirm an order, in another process."""
-        command = [sys.executable, "shop.py", str(number)]
-        subprocess.run(command, cwd=self.folder, env=self.environment, check=True)
+        ended = run_to_end([sys.executable, "shop.py", str(number)], self.environment, folder=self.folder)
+        assert ended.returncode == 0, ended.stderr
 
     def receipts(self) -> list[int]:
         """The numbers of the orders that have a receipt."""
@@ -103,7 +101,7 @@ class Shop:
         assert self.receipts() == list(numbers), self.log
 
 
-def stop(process: subprocess.Popen[str], signum: signal.Signals = signal.SIGTERM) -> int:
+def stop(process: ForkedProcess, signum: signal.Signals = signal.SIGTERM) -> int:
     process.send_signal(signum)
     return process.wait(60)
 

@@ -63,6 +63,7 @@ def test_keys_stay_in_order_from_one_queue_to_three_shards_and_back_whoever_is_k
     assert stock.suspected() == 0
 
 
+@pytest.mark.night
 def test_keys_stay_in_order_and_nothing_is_lost_when_the_whole_broker_restarts(
     on_own_rabbitmq: Deployment, own_rabbitmq: OwnServer
 ):
@@ -118,6 +119,7 @@ def test_a_process_with_another_number_waits_until_the_others_have_ended(stock: 
     assert other.stop() == 0
 
 
+@pytest.mark.night
 def test_a_change_that_a_crash_interrupted_is_finished_by_whoever_comes(stock: Stock):
     """Killed with its change written, and with old messages left; the next ones are for the old number again."""
     stock.declare("--ordered")
@@ -138,6 +140,7 @@ def test_a_change_that_a_crash_interrupted_is_finished_by_whoever_comes(stock: S
     assert {name: depth for name, depth in stock.depths().items() if depth} == {}
 
 
+@pytest.mark.night
 def test_a_message_that_keeps_failing_holds_up_its_own_key_alone_while_shards_change(stock: Stock, tmp_path: Path):
     """It fails from one queue to three shards; others of its key arrive in each, and processes are killed."""
     cleared = tmp_path / "cleared"

@@ -5,7 +5,6 @@
    floor.pml, which shows that it hides no row.
 
    run by day: -DROWS=2 -DFAULTS=1 -DREFUSALS=1
-   run by day: -DROWS=3 -DFAULTS=0 -DREFUSALS=1
    run by night: -DROWS=3 -DFAULTS=1 -DREFUSALS=0
    run by night: -DROWS=3 -DFAULTS=0 -DREFUSALS=2
    run broken: -DROWS=3 -DFAULTS=1 -DREFUSALS=1

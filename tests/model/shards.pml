@@ -5,7 +5,6 @@
    to one of its consumers at a time. A message is handled and acked, or handled and given out again.
 
    run by day: -DMESSAGES=2 -DMOVES=1 -DTROUBLE=1
-   run by day: -DMESSAGES=2 -DMOVES=2 -DTROUBLE=0
    run by night: -DMESSAGES=2 -DMOVES=1 -DTROUBLE=2
    run by night: -DMESSAGES=3 -DMOVES=2 -DTROUBLE=0
    run broken: -DMESSAGES=2 -DMOVES=2 -DTROUBLE=0
