@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from outboxkit import ids
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.stock import WAYS, Parcel, Stock
+from tests.acceptance.stock import DEPOT, WAYS, Parcel, Stock
 
 DELAYS = "100ms"
 MINUTE = timedelta(minutes=1)
@@ -61,3 +61,10 @@ def test_a_duplicate_that_comes_after_its_row_was_forgotten_is_stale(stock: Stoc
     stock.arrive([parcel])
     assert stock.drain(**WINDOW) == "stale 1\n"
     assert stock.booked() == {1: 1}
+
+
+def test_a_retention_shorter_than_the_retry_delays_is_refused_at_the_start(stock: Stock):
+    short = {"OUTBOXKIT_RETRY_DELAYS": "1s,10s,1m,10m", "OUTBOXKIT_INBOX_RETENTION": "1h"}
+    refused = stock.deployment.outboxkit("consume", DEPOT, **short)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.endswith("set it to 3h or more\n")

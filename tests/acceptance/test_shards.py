@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 
+from outboxkit import tables
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.stock import BOOKED, Parcel, Stock
 from tests.acceptance.test_ordered_consumer import DELAYS, KEYS, PATIENT, shuffled
@@ -171,3 +173,34 @@ def test_a_plain_consumer_of_a_queue_that_is_split_is_refused(stock: Stock):
     assert "is split into shards: start with --shards 3, or with --shards 1" in refused.stderr
     assert stock.drain("--ordered", "--shards", "1") == "nothing to do\n"
     stock.declare("--ordered")
+
+
+@pytest.mark.night
+def test_shards_wait_for_a_plain_consumer_and_what_it_has_comes_first(stock: Stock):
+    stock.declare("--ordered")
+    plain = stock.consume("--ordered", **PATIENT)
+    plain.wait_for("consumer connected")
+    split = stock.consume(*SPLIT, **PATIENT)
+    split.wait_for("waiting: other processes are for another number of shards")
+    stock.arrive([Parcel(number, "stumbles", key="k") for number in range(6)])
+    plain.kill()
+    split.wait_for("old shards are emptied first")
+    stock.arrive([Parcel(number, key="k") for number in range(6, 12)])
+    eventually(lambda: stock.booked().total() >= 12)
+    assert split.stop() == 0
+    assert stock.booked_by_key() == {"k": list(range(12))}
+
+
+@pytest.mark.night
+def test_a_split_queue_with_the_handlers_of_another_one_is_told_of_once(stock: Stock):
+    stock.declare("--ordered")
+    with stock.deployment.engine.begin() as connection:
+        connection.execute(update(tables.handler).values(queue="another"))
+    split = stock.consume(*SPLIT)
+    split.wait_for("consumer connected", times=4)
+    assert split.stop() == 0
+    warned = [each for each in split.entries() if each["level"] == "warning"]
+    assert [each["other_queues"] for each in warned] == [["another"]]
+    with stock.deployment.engine.connect() as connection:
+        known = set(connection.scalars(select(tables.handler.c.queue)))
+    assert known == {"another", stock.deployment.broker.queue}
