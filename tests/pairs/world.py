@@ -295,7 +295,7 @@ class World:
                 "broker_url": self.broker.url,
                 "exchange": self.broker.exchange,
                 "retry_delays": "100ms,200ms",
-                "publish_timeout": "2s",
+                "publish_timeout": "1s",
                 "published_retention": "1d",
                 "readers": "cloudevents",
             }

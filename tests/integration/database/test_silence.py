@@ -247,8 +247,15 @@ async def test_doctor_does_not_wait_for_a_silent_server_in_each_of_its_checks(pr
     assert report.passed == ()
 
 
-@pytest.mark.parametrize("where", ["statement", "commit"])
-@pytest.mark.parametrize("in_loop", [True, False])
+@pytest.mark.parametrize(
+    ("where", "in_loop"),
+    [
+        ("statement", True),
+        ("commit", False),
+        pytest.param("statement", False, marks=pytest.mark.night),
+        pytest.param("commit", True, marks=pytest.mark.night),
+    ],
+)
 async def test_a_silent_connection_is_no_failure_of_the_message(
     proxied: tuple[TcpProxy, AsyncEngine], broker: PlainClient, where: str, in_loop: bool
 ):

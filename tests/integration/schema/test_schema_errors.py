@@ -41,7 +41,7 @@ def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: p
     )
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "status"])
+@pytest.mark.parametrize("command", ["migrate --check", "relay", "consume --drain"])
 def test_old_tables(
     command: str, empty_postgresql_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
