@@ -74,13 +74,6 @@ class Customers:
         with self.deployment.engine.connect() as connection:
             return Counter((handler, attempt) for handler, attempt in connection.execute(select(*columns)))
 
-    def assert_away(self, what: str, *because: str) -> None:
-        """The consumer has said that it waits, and why: one of these."""
-        said = self.consumer.wait_for(f"{what} is away, waiting")
-        assert any(reason in said["error"] for reason in because), said["error"]
-        assert "\n" not in said["error"]
-        assert said["level"] == "warning"
-
     def assert_all_handled(self, what: str, *, times: int = 1) -> None:
         """Work has resumed by itself, also for new messages: each effect is there once, and nothing was counted.
 

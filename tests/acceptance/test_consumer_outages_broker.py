@@ -19,7 +19,7 @@ def test_it_goes_down_in_the_middle(on_own_rabbitmq: Deployment, own_rabbitmq: O
         customers.wait_in_the_middle()
         getattr(own_rabbitmq, way)()
     customers.wait_for_gated_effects()
-    customers.assert_away("broker", "the connection to the broker was lost")
+    customers.consumer.assert_away("broker", "the connection to the broker was lost")
     own_rabbitmq.start()
     customers.assert_all_handled("broker")
     assert customers.consumer.outcomes().count("duplicate") >= 2, "what was in hand came again, and was known"
@@ -33,7 +33,7 @@ def test_it_falls_silent_and_heartbeats_tell(deployment: Deployment):
             customers.wait_in_the_middle()
             proxy.swallow()
         customers.wait_for_gated_effects()
-        customers.assert_away("broker", "no sign of life")
+        customers.consumer.assert_away("broker", "no sign of life")
         proxy.cut()  # the broker, which still counts on the old one, notices too
         proxy.release()
         customers.assert_all_handled("broker")
@@ -47,6 +47,6 @@ def test_a_queue_is_deleted_in_the_middle(deployment: Deployment, of: str):
         customers.wait_in_the_middle()
         deployment.broker.delete_queue(queue)
     customers.wait_for_effects()
-    customers.assert_away("broker", "the broker cancelled the consumer")
+    customers.consumer.assert_away("broker", "the broker cancelled the consumer")
     eventually(lambda: deployment.broker.has_queue(queue) and deployment.broker.consumers(queue))
     customers.assert_all_handled("broker")

@@ -27,7 +27,7 @@ def test_it_goes_down_in_the_middle(on_own_postgresql: Deployment, own_postgresq
         customers.wait_in_the_middle()
         getattr(own_postgresql, way)()
     customers.send()  # if the gate went first, those that waited have ended well
-    customers.assert_away("database", *LOST)
+    customers.consumer.assert_away("database", *LOST)
     own_postgresql.start()
     customers.assert_all_handled("database")
 
@@ -40,7 +40,7 @@ def test_who_stops_while_it_is_down_gives_everything_back(on_own_postgresql: Dep
         customers.wait_in_the_middle()
         own_postgresql.stop()
     customers.send()  # if the gate went first, those that waited have ended well
-    customers.assert_away("database", *LOST)
+    customers.consumer.assert_away("database", *LOST)
     assert customers.consumer.stop() == 0
     assert states(customers.consumer, "database") == ["away"]
     given_back = eventually(customers.depths, lambda depths: depths["queue"] >= 2)
@@ -55,7 +55,7 @@ def test_it_is_read_only_as_after_a_failover(on_own_postgresql: Deployment):
     customers = Customers(deployment)
     with read_only(deployment):
         customers.send()
-        customers.assert_away("database", "in a read-only transaction")
+        customers.consumer.assert_away("database", "in a read-only transaction")
         assert len(deployment.message_ids()) == 10
     customers.assert_all_handled("database")
 
@@ -73,7 +73,7 @@ def test_it_has_no_connection_left(on_own_postgresql: Deployment):
             eventually(lambda: not pids(deployment, consumers_name(deployment)))
             take_all_connections(deployment, stack)
         proxy.release()
-        customers.assert_away("database", "terminating connection")
+        customers.consumer.assert_away("database", "terminating connection")
         before = proxy.turns
         eventually(lambda: proxy.turns > before + 4)  # it tries, and tries again
         assert len(deployment.message_ids()) < 20

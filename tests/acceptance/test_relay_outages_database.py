@@ -28,7 +28,7 @@ ENDED, CANCELLED = (text(NAMED.format(f"{what}(pid)")) for what in ("pg_terminat
 def test_it_is_down(on_own_postgresql: Deployment, own_postgresql: Server, way: str):
     witness = begin(on_own_postgresql)
     getattr(own_postgresql, way)()
-    witness.assert_away("database", *GOING)
+    witness.relay.assert_away("database", *GOING)
     assert "Connection refused" in status_says(on_own_postgresql)
     own_postgresql.start()
     witness.send()
@@ -39,7 +39,7 @@ def test_it_is_read_only_as_after_a_failover(on_own_postgresql: Deployment):
     witness = begin(on_own_postgresql)
     with read_only(on_own_postgresql):
         witness.send(first="SET TRANSACTION READ WRITE")
-        witness.assert_away("database", "in a read-only transaction")
+        witness.relay.assert_away("database", "in a read-only transaction")
         witness.assert_status(waiting=4)
     witness.assert_all_arrived("database")
 
@@ -53,7 +53,9 @@ def test_it_has_no_connection_left(on_own_postgresql: Deployment):
         with witness.relay.frozen():  # else it may have a connection again before all are taken
             own.execute(ENDED, {"names": [RELAY, LISTENER]})
             take_all_connections(deployment, stack)
-        witness.assert_away("database", "terminating connection", "server closed the connection", "too many clients")
+        witness.relay.assert_away(
+            "database", "terminating connection", "server closed the connection", "too many clients"
+        )
         assert "too many clients" in status_says(deployment)
     witness.send()
     witness.assert_all_arrived("database")
@@ -77,7 +79,7 @@ def test_it_cancels_a_claim_that_waits(deployment: Deployment, way: str, because
             eventually(lambda: deployment.waiting_on("relation"))
             with deployment.engine.begin() as person:
                 person.execute(CANCELLED, {"names": [RELAY]})
-        witness.assert_away("database", because)
+        witness.relay.assert_away("database", because)
         witness.assert_status(waiting=4)
     witness.assert_all_arrived("database")
 
@@ -99,7 +101,7 @@ def test_a_table_is_altered_under_a_busy_relay(deployment: Deployment):
         proxy.release()
         altering.result()
         witness.collect()
-        witness.assert_away("database", "canceling statement due to lock timeout")
+        witness.relay.assert_away("database", "canceling statement due to lock timeout")
         witness.assert_all_arrived("database")
     assert sorted(witness.arrived) == sorted(witness.sent), "nothing was published twice: all was settled in time"
 
@@ -116,7 +118,7 @@ def test_it_breaks_a_deadlock(deployment: Deployment):
             taken = threads.submit(lambda: other.execute(select(tables.outbox).with_for_update()).all())
             eventually(lambda: deployment.waiting_on("transactionid", of=""))
             proxy.release()
-            witness.assert_away("database", "deadlock detected")
+            witness.relay.assert_away("database", "deadlock detected")
             assert len(taken.result()) == 4
             witness.assert_status(waiting=4)
             other.rollback()

@@ -1,8 +1,6 @@
 """A PostgreSQL that is silent while its network acknowledges: workers notice it, and blame nobody."""
 
-import pytest
 
-from tests.acceptance.customers import Customers, gate_shut
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import OrderConfirmed, send
 from tests.acceptance.witness import states
@@ -22,25 +20,16 @@ def test_a_relay_goes_on_over_another_connection(deployment: Deployment):
         assert "the connection was silent for" in relay.entries("database is away, waiting")[0]["error"]
 
 
-@pytest.mark.parametrize("worker", ["relay", pytest.param("consumer", marks=pytest.mark.night)])
-def test_a_stop_ends_in_its_time_although_no_server_answers(deployment: Deployment, worker: str):
+def test_a_stop_ends_in_its_time_although_no_server_answers(deployment: Deployment):
+    deployment.declare_queue()
     with deployment.database_behind_proxy() as (database, url), deployment.broker_behind_proxy() as (broker, through):
         settings = {"OUTBOXKIT_DATABASE_URL": url, "OUTBOXKIT_BROKER_URL": through, "OUTBOXKIT_SHUTDOWN_TIMEOUT": "1s"}
-        if worker == "relay":
-            deployment.declare_queue()
-            process = deployment.relay(**settings)
-            send(deployment.engine, OrderConfirmed(1, 1))
-            deployment.wait_for_empty_outbox()
-        else:
-            customers = Customers(deployment, **settings)
-            process = customers.consumer
-            with gate_shut(deployment):
-                customers.send()
-                customers.wait_in_the_middle()
-                database.swallow()
+        relay = deployment.relay(**settings)
+        send(deployment.engine, OrderConfirmed(1, 1))
+        deployment.wait_for_empty_outbox()
         database.swallow()
         broker.swallow()
         send(deployment.engine, OrderConfirmed(2, 1))
-        assert process.stop() == 0
+        assert relay.stop() == 0
         database.release()
         broker.release()

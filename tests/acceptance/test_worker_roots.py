@@ -1,9 +1,7 @@
 """The programs in `workers/`, as compose.yaml puts them together: one database, one queue, the example's handlers."""
 
-import asyncio
 import os
 import sys
-from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, outbox
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.processes import ROOT, run_to_end
-from tests.support.http_destination import Destination
 from tests.support.polling import eventually
 
 
@@ -41,37 +38,6 @@ def test_an_order_goes_through_all_three_roots(deployment: Deployment):
     assert [worker.stop() for worker in (relay, consumer, retention)] == [0, 0, 0]
     assert consumer.entries("consumer stopped")[0]["processed"] == 50
     assert deployment.dead_letters() == []
-
-
-async def test_the_relay_of_an_http_destination_sends_its_own_messages_with_what_proves_who_sends(
-    deployment: Deployment,
-):
-    secret = f"whsec_{b64encode(b'0123456789' * 3).decode()}"
-    with Session(deployment.engine) as session, session.begin():
-        outbox.add(session, Message(id="for-the-broker", type="InternalSecret", payload=b"{}"))
-        outbox.add(session, Message(id="charge-1", type="ChargeCard", payload=b"{}"), destination="payments")
-    async with Destination() as payments:
-        relay = await asyncio.to_thread(
-            deployment.start,
-            "relay",
-            OUTBOXKIT_DESTINATION="payments",
-            OUTBOXKIT_BROKER_URL=payments.url,
-            OUTBOXKIT_HTTP_AUTHORIZATION="Bearer token",
-            OUTBOXKIT_HTTP_SECRET=secret,
-        )
-        left = await asyncio.to_thread(eventually, deployment.outbox_rows, lambda rows: len(rows) == 1)
-        started = relay.entries("relay started")[0]
-        assert await asyncio.to_thread(relay.stop) == 0
-    assert [row.message_id for row in left] == ["for-the-broker"]
-    (call,) = payments.calls
-    assert (call.key, call.header("authorization"), call.header("webhook-id")) == (
-        "charge-1",
-        "Bearer token",
-        "charge-1",
-    )
-    assert str(call.header("webhook-signature")).startswith("v1,")
-    assert (started["destination"], started["broker"]) == ("payments", f"http://localhost:{payments.port}")
-    assert started["database"].startswith("postgresql://")
 
 
 def test_what_a_database_refuses_is_told_without_what_was_written(deployment: Deployment):

@@ -62,19 +62,6 @@ class Witness:
         self.deployment.broker.disconnect()  # it may have gone with the outage
         self.arrived += [received.properties.message_id for received in self.deployment.broker.take_all()]
 
-    def assert_away(self, what: str, *because: str) -> None:
-        """The relay has said once that it waits, and why: one of these."""
-        said = self.relay.wait_for(f"{what} is away, waiting")
-        assert any(reason in said["error"] for reason in because), said["error"]
-        assert "\n" not in said["error"]
-        assert said["level"] == "warning"
-
-    def assert_refused(self, what: str, *because: str) -> None:
-        """The relay has said that it is refused, and why: one of these."""
-        said = self.relay.wait_for(f"{what} refuses this process, waiting")
-        assert any(reason in said["error"] for reason in because), said["error"]
-        assert "\n" not in said["error"]
-
     def assert_status(self, waiting: int) -> None:
         """`outboxkit status` answers: so many messages wait, and none of them is to blame."""
         answered = self.deployment.outboxkit("status", "--json")

@@ -60,6 +60,13 @@ class WorkerProcess:
 
         return eventually(logged, lambda found: len(found) >= times)[times - 1]
 
+    def assert_away(self, what: str, *because: str, says: str = "is away, waiting") -> None:
+        """It has said in one line that it waits for this server, and why: one of these."""
+        said = self.wait_for(f"{what} {says}")
+        assert any(reason in said["error"] for reason in because), said["error"]
+        assert "\n" not in said["error"]
+        assert said["level"] == "warning"
+
     def terminate(self) -> None:
         """SIGTERM, without waiting."""
         self._process.send_signal(signal.SIGTERM)

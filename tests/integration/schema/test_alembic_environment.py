@@ -76,12 +76,6 @@ def test_offline_sql_makes_the_same_tables(empty_postgresql_url: str):
     assert "up to date at version 1" in command("outboxkit", "migrate", "--check", url=empty_postgresql_url)
 
 
-def test_tables_of_outboxkit_migrate_are_what_alembic_expects(empty_url: str):
-    command("outboxkit", "migrate", url=empty_url)
-    command("alembic", "stamp", "head", url=empty_url)
-    assert "No new upgrade operations detected" in command("alembic", "check", url=empty_url)
-
-
 def test_no_partition_is_dropped_where_outboxkit_migrate_made_the_tables(empty_postgresql_url: str, tmp_path: Path):
     """No revision imports outboxkit.schema.migrations then: `import outboxkit` in env.py has to do."""
     url = empty_postgresql_url
