@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import Engine, func, insert, select, text
+from sqlalchemy import Engine, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids
@@ -20,14 +19,16 @@ from outboxkit.operators.audit import RunningAction
 from outboxkit.operators.background import Background, Plan, begin_operation
 from outboxkit.operators.replay import ReplaySelection
 from outboxkit.runtime.settings import Settings
-from outboxkit.tables import audit, dead_letter, operation, outbox, published
-from tests.integration.operators.test_replay import keep
+from outboxkit.tables import audit, operation, outbox, published
+from tests.integration.operators.dead_rows import dead, fill
+from tests.integration.operators.test_replay import fill as keep
 from tests.processes import COMMAND
+from tests.support.ledger_requests import waiting
 from tests.support.plain_client import PlainClient
+from tests.unit.console.test_operations import fields_of
 from tests.unit.shop import NOW
 
 MANY = 4000
-HIDDEN = re.compile(r'type="hidden" name="(\w+)" value="([^"]*)"')
 
 
 @contextlib.asynccontextmanager
@@ -55,11 +56,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def fields_of(page: str) -> dict[str, str]:
-    """The hidden fields of the last form of a page."""
-    return {name: value.replace("&#34;", '"') for name, value in HIDDEN.findall(page.rpartition("<form")[2])}
-
-
 async def begin(client: httpx.AsyncClient, path: str, **more: str) -> str:
     fields = fields_of((await client.get(path)).text) | more
     answer = await client.post(path.partition("?")[0], data=fields)
@@ -78,29 +74,16 @@ def environment(postgresql_url: str, broker: PlainClient) -> dict[str, str]:
     return {"OUTBOXKIT_DATABASE_URL": postgresql_url, "OUTBOXKIT_BROKER_URL": broker.url}
 
 
-def fill(engine: Engine, count: int) -> None:
-    known: dict[str, Any] = {"type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "x"}
-    known |= {"side": "outbox", "reason": "rejected", "attempts": 1}
-    with engine.begin() as connection:
-        rows = [known | {"message_id": f"m{number}", "position": number} for number in range(1, count + 1)]
-        connection.execute(insert(dead_letter), rows)
-
-
 async def test_a_killed_console_loses_no_dead_letter_and_repeats_none(pg_engine: Engine, environment: dict[str, str]):
-    fill(pg_engine, MANY)
-
-    def done() -> int:
-        with pg_engine.connect() as connection:
-            return int(connection.execute(select(audit.c.affected)).scalar_one())
-
+    fill(pg_engine, [dead(number) for number in range(1, MANY + 1)])
     async with started(environment) as (client, pid):
         await begin(client, "/dead/plan?all=yes", rate="2000")
-        await until(lambda: done() > 0)
+        await until(lambda: _affected(pg_engine) > 0)
         os.kill(pid, signal.SIGKILL)
-    assert 0 < done() < MANY
+    assert 0 < _affected(pg_engine) < MANY
     async with started(environment), started(environment):
         expire_lease(pg_engine)
-        await until(lambda: done() == MANY)
+        await until(lambda: _affected(pg_engine) == MANY)
         with pg_engine.connect() as connection:
             await until(lambda: connection.execute(select(func.count()).select_from(operation)).scalar_one() == 0)
     with pg_engine.connect() as connection:
@@ -155,7 +138,7 @@ async def test_a_form_that_is_sent_twice_at_once_replays_once(
 
 
 async def test_a_console_that_lost_its_lease_changes_nothing_more(pg_engine: Engine, environment: dict[str, str]):
-    fill(pg_engine, MANY)
+    fill(pg_engine, [dead(number) for number in range(1, MANY + 1)])
     async with started(environment) as (client, _):
         place = await begin(client, "/dead/plan?all=yes", rate="100")
         await until(lambda: _affected(pg_engine) > 0)
@@ -193,7 +176,7 @@ async def test_a_console_that_stops_while_it_renews_its_lease_counts_once(
         # in a thread: the row may be locked by a renewal, which needs this event loop to commit
         await asyncio.to_thread(holder.execute, select(operation).with_for_update())
         leaving.may.set()
-        await until(lambda: _waits_for_a_lock(pg_engine))
+        await until(lambda: waiting(pg_engine) > 0)
         closing = asyncio.create_task(leaving.close())
         await asyncio.sleep(0.5)
     await closing
@@ -203,12 +186,6 @@ async def test_a_console_that_stops_while_it_renews_its_lease_counts_once(
 def _leased(engine: Engine) -> bool:
     with engine.connect() as connection:
         return connection.execute(select(operation.c.leased_until)).scalar_one() is not None
-
-
-def _waits_for_a_lock(engine: Engine) -> bool:
-    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    with engine.connect() as connection:
-        return bool(connection.execute(text(asked)).scalar_one())
 
 
 def _affected(engine: Engine) -> int:

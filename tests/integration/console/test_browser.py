@@ -1,23 +1,26 @@
 """The console in Chromium: what an operator sees and clicks, and what hostile messages cannot do there."""
 
+import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
+import uvicorn
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 from sqlalchemy import Engine, insert
 
 from outboxkit import ids
 from outboxkit.console import TokenAccess, console
-from outboxkit.console.access import RIGHTS
+from outboxkit.console.access import ConsoleRight
 from outboxkit.operators import audit
 from outboxkit.runtime.outage import utc_now
 from outboxkit.tables import PARKED, dead_letter, outbox, published
-from tests.integration.console.served import served
 from tests.servers import provide_chromium
 
 TOKEN = "a token of twenty and more signs"
@@ -102,12 +105,30 @@ def filled(pg_engine: Engine) -> Engine:
     return pg_engine
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(chromium: Browser, filled: Engine, postgresql_url: str) -> AsyncIterator[BrowserContext]:
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """Serve an application on 127.0.0.1; its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", ws="none"))
+        running = asyncio.create_task(server._serve(sockets=[listening]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+            assert not running.done()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await running
+
+
+@asynccontextmanager
+async def logged_in(
+    chromium: Browser, database_url: str, *may: ConsoleRight, **options: Any
+) -> AsyncIterator[BrowserContext]:
     """A browser that has logged in, and has a console as its home."""
-    access = TokenAccess(TOKEN, user="ann", may=RIGHTS)
-    async with served(console(postgresql_url, access=access)) as url:
-        context = await chromium.new_context(base_url=url, timezone_id="Asia/Tokyo", locale="en-GB")
+    access = TokenAccess(TOKEN, user="ann", may=("read", *may))
+    async with served(console(database_url, access=access)) as url:
+        context = await chromium.new_context(base_url=url, **options)
         page = await context.new_page()
         await page.goto("/")
         await page.get_by_label("Token").fill(TOKEN)
@@ -116,6 +137,13 @@ async def browser(chromium: Browser, filled: Engine, postgresql_url: str) -> Asy
         await page.close()
         yield context
         await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(chromium: Browser, filled: Engine, postgresql_url: str) -> AsyncIterator[BrowserContext]:
+    here = {"timezone_id": "Asia/Tokyo", "locale": "en-GB"}
+    async with logged_in(chromium, postgresql_url, "payload", "operate", **here) as context:
+        yield context
 
 
 def watched(page: Page) -> list[str]:

@@ -1,23 +1,23 @@
 """What the console asks of PostgreSQL: bounded parts of indexes, in transactions that only read, as a reader."""
 
 import asyncio
+import functools
 import inspect
 import re
-import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import httpx
-import psycopg
 import pytest
-from psycopg import sql
-from sqlalchemy import Engine, insert, make_url, text
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.exc import DBAPIError
 
 from outboxkit import statements, tables
 from outboxkit.console import TokenAccess, console
+from outboxkit.console.access import ConsoleRight
 from outboxkit.operators import keeping, messages
 from outboxkit.operators.replay import Replayer, ReplaySelection
 from outboxkit.operators.sql import actions, background, listing
@@ -27,22 +27,17 @@ from outboxkit.runtime.settings import load
 from outboxkit.statements import dead, idempotency
 from outboxkit.statements.dead import Selection
 from outboxkit.tables import PARKED
-from tests.integration.operators.test_status_plans import STATISTICS, analyze, database, walk
-from tests.integration.operators.test_trace_plans import explain
+from tests.integration.operators.doctoring import connected, role
+from tests.integration.operators.plans import STATISTICS, assert_bounded, filled
+from tests.integration.operators.test_doctor_rights import granted
 from tests.servers import Server
-from tests.support.pages import blocks, libpq
 from tests.unit.console.conftest import running
 
 ROWS, WINDOW = 30_000, 500
 NOW = datetime.now(UTC)
-MORE = (
-    "/workers",
-    "/retention",
-    "/operations",
-    "/operation?id=3",
-    "/replay",
-    "/replay?to_queue=q",
-    "/dead/plan?all=yes",
+PAGES = (
+    *("/", "/messages", "/messages?place=kept", "/message?id=m4", "/keys", "/audit", "/search?q=k1", "/workers"),
+    *("/retention", "/operations", "/operation?id=3", "/replay", "/replay?to_queue=q", "/dead/plan?all=yes"),
 )
 TOKEN = "a token of twenty and more signs"
 FILL = (
@@ -126,28 +121,22 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=STATISTICS)
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
-    with database(
-        postgresql, template, "outbox", "dead_letter", "published_default", "audit", "operation", "idempotency"
-    ) as engine:
-        with engine.begin() as connection:
-            for statement in FILL:
-                connection.execute(text(statement), {"rows": ROWS})
-        if request.param == "with statistics":
-            analyze(engine)
+    quiet = ("outbox", "dead_letter", "published_default", "audit", "operation", "idempotency")
+    with filled(postgresql, template, request.param, quiet, *((each, {"rows": ROWS}) for each in FILL)) as engine:
         yield engine
 
 
-def assert_bounded(engine: Engine, statement: Any, parameters: dict[str, Any], doc: str) -> None:
-    with engine.connect() as connection:
-        connection.execute(statements.status.forbid_sorting())
-        nodes = list(walk(explain(connection, statement, parameters)))
-    assert not {"Seq Scan", "Bitmap Heap Scan"} & {node["Node Type"] for node in nodes}
-    for scan in (node for node in nodes if node.get("Relation Name", "").startswith("outboxkit")):
-        assert (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"] <= WINDOW + 1, scan
-    indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-    assert indexes
-    for index in indexes:
-        assert ("primary key" if index.endswith("_pkey") else index) in " ".join(doc.split())
+bounded = functools.partial(assert_bounded, most=WINDOW + 1)
+
+
+@asynccontextmanager
+async def visited(url: str, *may: ConsoleRight) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that has logged in to a console of this database."""
+    app = console(url, access=TokenAccess(TOKEN, may=("read", *may)))
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+    async with running(app), client:
+        await client.post("/login", data={"token": TOKEN})
+        yield client
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -155,7 +144,7 @@ def test_a_page_of_messages_reads_a_window_of_an_index(large: Engine, name: str)
     choice, after = CHOICES[name]
     for each in listing.walks_of(choice):
         statement = listing.page_of_messages(choice, each, after)
-        assert_bounded(large, statement, MOST, listing.page_of_messages.__doc__ or "")
+        bounded(large, statement, MOST, doc=listing.page_of_messages.__doc__ or "")
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -163,22 +152,22 @@ def test_every_other_list_reads_a_bounded_part_of_an_index(large: Engine, name: 
     statement, parameters = OTHERS[name]
     function, modules = name.split(maxsplit=1)[0], (listing, actions, background, idempotency)
     (made,) = (getattr(module, function) for module in modules if hasattr(module, function))
-    assert_bounded(large, statement, parameters, inspect.getdoc(made) or "")
+    bounded(large, statement, parameters, doc=inspect.getdoc(made) or "")
 
 
 @pytest.mark.parametrize("name", DEAD)
 def test_dead_letters_are_listed_and_counted_in_a_window_of_an_index(large: Engine, name: str):
     chosen, doc = DEAD[name], dead.newest.__doc__ or ""
-    assert_bounded(large, dead.end_of_window(chosen), {"window": WINDOW}, doc)
+    bounded(large, dead.end_of_window(chosen), {"window": WINDOW}, doc=doc)
     with large.connect() as connection:
         connection.execute(statements.status.forbid_sorting())
         end = connection.execute(dead.end_of_window(chosen), {"window": WINDOW}).one_or_none()
     assert (end is None) == (chosen.key == "nobody's")
     window = chosen if end is None else replace(chosen, upto=tuple(end))
     for statement in (dead.newest(window), dead.count_newest(window), dead.count_by(window, "error")):
-        assert_bounded(large, statement, {"limit": WINDOW}, doc)
+        bounded(large, statement, {"limit": WINDOW}, doc=doc)
     for statement in (dead.count_by_kind(window), dead.replay_candidates("postgresql", window)):
-        assert_bounded(large, statement, {"fresh_from": ""} if statement.compile().params else {}, doc)
+        bounded(large, statement, {"fresh_from": ""} if statement.compile().params else {}, doc=doc)
 
 
 async def test_a_replay_of_kept_messages_is_counted_in_a_window(large: Engine):
@@ -215,41 +204,17 @@ def test_pages_have_every_message_once(large: Engine, name: str):
     assert len(seen) == len(set(seen)) > 400
 
 
-@pytest.fixture
-def viewer(postgresql_url: str) -> Iterator[str]:
-    """The URL of a role that the page grants what a reader needs."""
-    name = f"viewer_{secrets.token_hex(4)}"
-    (script,) = [block.body for block in blocks("docs/how-to/grant-least-privileges.md") if "shop_viewer" in block.body]
-    grants = [line for line in script.splitlines() if "shop_viewer" in line]
-    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
-        for line in grants:
-            connection.execute(line.replace("shop_viewer", name).encode())
-        connection.execute(sql.SQL("ALTER ROLE {} LOGIN PASSWORD 'secret'").format(sql.Identifier(name)))
-        yield make_url(postgresql_url).set(username=name, password="secret").render_as_string(hide_password=False)
-        connection.execute(sql.SQL("DROP OWNED BY {0} CASCADE; DROP ROLE {0}").format(sql.Identifier(name)))
-
-
-async def test_a_role_that_can_only_read_sees_every_page(viewer: str, pg_engine: Engine):
+async def test_a_role_that_can_only_read_sees_every_page(postgresql_url: str, pg_engine: Engine):
     with pg_engine.begin() as connection:
         for statement in FILL:
             connection.execute(text(statement), {"rows": 200})
-    app = console(viewer, access=TokenAccess(TOKEN, may=("read", "payload")))
-    transport = httpx.ASGITransport(app)
-    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        await client.post("/login", data={"token": TOKEN})
-        for path in (
-            "/",
-            "/messages",
-            "/messages?place=kept",
-            "/message?id=m4",
-            "/keys",
-            "/audit",
-            "/search?q=k1",
-            *MORE,
-        ):
-            page = await client.get(path)
-            assert page.status_code == 200
-            assert [each for each in ("not-checked", "sessions-hidden", "permission") if each in page.text] == []
+    with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
+        owner.execute(granted("shop_viewer").replace("TO shop_viewer;", f"TO {name};"))
+        async with visited(url, "payload") as client:
+            for path in PAGES:
+                page = await client.get(path)
+                assert page.status_code == 200
+                assert [each for each in ("not-checked", "sessions-hidden", "permission") if each in page.text] == []
 
 
 def test_every_table_has_its_size(large: Engine):
@@ -278,10 +243,7 @@ async def test_a_page_can_neither_write_nor_wait_for_long(postgresql_url: str):
 
 
 async def test_a_page_that_takes_too_long_asks_for_a_filter(pg_engine: Engine, postgresql_url: str):
-    app = console(postgresql_url, access=TokenAccess(TOKEN))
-    transport = httpx.ASGITransport(app)
-    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        await client.post("/login", data={"token": TOKEN})
+    async with visited(postgresql_url) as client:
         with pg_engine.begin() as connection:
             lock = text("LOCK TABLE outboxkit_dead_letter IN ACCESS EXCLUSIVE MODE")
             await asyncio.to_thread(connection.execute, lock)  # the page of the login may still be read
@@ -296,10 +258,7 @@ async def test_a_queue_without_a_consumer_says_how_to_start_one(pg_engine: Engin
         connection.execute(insert(tables.handler), {"handler": "SendReceipt", "queue": "statistics"})
         paused = {"process": "relay", "name": "payments", "since": NOW, "why": "w", "paused_by": "ann"}
         connection.execute(insert(tables.pause), paused)
-    app = console(postgresql_url, access=TokenAccess(TOKEN))
-    transport = httpx.ASGITransport(app)
-    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        await client.post("/login", data={"token": TOKEN})
+    async with visited(postgresql_url) as client:
         page = (await client.get("/workers")).text
     assert "No consumer of it is there." in page
     assert "<code>outboxkit relay --destination payments --broker-url URL</code> publishes what waits" in page
@@ -311,10 +270,7 @@ async def test_groups_lead_to_their_rows_on_a_server(pg_engine: Engine, postgres
         connection.execute(text(FILL[2]), {"rows": 30})
         connection.execute(text("UPDATE outboxkit_dead_letter SET error = repeat('é', 190 + CAST(id AS int) % 12)"))
         connection.execute(text("UPDATE outboxkit_dead_letter SET error = NULL WHERE id < 6"))
-    app = console(postgresql_url, access=TokenAccess(TOKEN, may=("read", "payload")))
-    transport = httpx.ASGITransport(app)
-    async with running(app), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        await client.post("/login", data={"token": TOKEN})
+    async with visited(postgresql_url, "payload") as client:
         groups = re.findall(r'class="number" href="([^"]*)">(\d+)<', (await client.get("/dead?group=error")).text)
         assert sum(int(count) for _, count in groups) == 30
         for link, count in groups:

@@ -2,11 +2,11 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from sqlalchemy import make_url
@@ -19,6 +19,7 @@ from outboxkit.runtime.outage import Clock, utc_now
 from outboxkit.runtime.settings import load
 from tests.support.pages import libpq
 
+T = TypeVar("T")
 Find = Callable[[Database], Iterable[Diagnosis]]
 NOW = Limits(
     waiting=timedelta(0),
@@ -35,19 +36,43 @@ NOW = Limits(
 """Everything is worth a finding, however short it lasts; and a check has the time of a slow machine."""
 
 
-def look(url: str, find: Find, *, limits: Limits = NOW, clock: Clock = utc_now, **settings: object) -> list[Diagnosis]:
-    """The findings of one check."""
+def with_engines(work: Callable[..., Awaitable[T]], *urls: str, name: str = "test") -> T:
+    """The result of some work, which gets an engine for each of these databases."""
 
-    async def run() -> list[Diagnosis]:
-        engine = process.engine(url, name="outboxkit doctor")
-        installation = Installation(load({"database_url": url, **settings}), engine, (), limits, clock)
+    async def run() -> T:
+        engines = [process.engine(url, name=name) for url in urls]
         try:
-            async with installation.opened() as connection:
-                return await connection.run_sync(lambda opened: list(find(Database(opened, installation))))
+            return await work(*engines)
         finally:
-            await engine.dispose()
+            for engine in engines:
+                await engine.dispose()
 
     return asyncio.run(run())
+
+
+def examining(
+    url: str,
+    work: Callable[[Installation], Awaitable[T]],
+    *,
+    limits: Limits = NOW,
+    clock: Clock = utc_now,
+    **settings: object,
+) -> T:
+    """The result of some work at an installation with this database."""
+    loaded = load({"database_url": url, **settings})
+    return with_engines(
+        lambda engine: work(Installation(loaded, engine, (), limits, clock)), url, name="outboxkit doctor"
+    )
+
+
+def look(url: str, find: Find, **more: Any) -> list[Diagnosis]:
+    """The findings of one check."""
+
+    async def check(installation: Installation) -> list[Diagnosis]:
+        async with installation.opened() as connection:
+            return await connection.run_sync(lambda opened: list(find(Database(opened, installation))))
+
+    return examining(url, check, **more)
 
 
 def one(url: str, find: Find, code: str, *, about: str = "", **more: Any) -> Diagnosis:
@@ -61,19 +86,10 @@ def codes(url: str, find: Find, **more: Any) -> list[str]:
     return [finding.code for finding in look(url, find, **more)]
 
 
-def examined(url: str, **settings: object) -> examine.Examined:
+def examined(url: str) -> examine.Examined:
     """The whole examination of the database's side."""
-
-    async def run() -> examine.Examined:
-        engine = process.engine(url, name="outboxkit doctor")
-        limits = replace(LIMITS, check_seconds=60)
-        try:
-            loaded = load({"database_url": url, **settings})
-            return await examine.examine(Installation(loaded, engine, (), limits), ["database"])
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(run())
+    limits = replace(LIMITS, check_seconds=60)
+    return examining(url, lambda installation: examine.examine(installation, ["database"]), limits=limits)
 
 
 @contextmanager

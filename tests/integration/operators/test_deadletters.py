@@ -16,6 +16,7 @@ from outboxkit.operators.deadletters.resolving import resolve_page
 from outboxkit.operators.sql.resolve import Resolution
 from outboxkit.runtime import process, window
 from tests.integration.operators.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
+from tests.support.ledger_requests import waiting as waiting_for_locks
 from tests.support.polling import eventually_async
 
 ALL = Selection()
@@ -36,7 +37,12 @@ async def discard(engine: AsyncEngine, selection: Selection = ALL) -> Resolved:
 async def test_a_replayed_message_is_as_it_was_and_due_now(engine: Engine, async_engine: AsyncEngine):
     more = {"topic": "orders.eu", "correlation_id": "story", "causation_id": "cause", "content_encoding": "gzip"}
     more |= {"headers": b'{"tenant":"a"}', "payload": b"\xff\x00", "discard_unroutable": True}
-    fill(engine, [dead(10, key="a", **more)], [waiting(20, "a"), waiting(21, "b")])
+    more |= {"destination": "payments", "reply": "CardCharged"}
+    fill(
+        engine,
+        [dead(10, key="a", **more)],
+        [waiting(20, "a", destination="payments"), waiting(21, "b", destination="default")],
+    )
     before = await DeadLetters(async_engine).now()
     done = await replay(async_engine)
     assert (done.count, done.released, done.refused, done.complete) == (1, 1, {}, True)
@@ -67,7 +73,7 @@ async def test_a_place_that_is_taken_is_refused_and_nothing_is_lost(engine: Engi
     assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
 
 
-async def test_they_go_back_in_the_order_of_the_outbox(
+async def test_they_go_back_in_the_order_of_the_outbox_at_their_rate(
     engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ):
     """Across pages and across what is read ahead, whatever the order in which they died."""
@@ -75,27 +81,17 @@ async def test_they_go_back_in_the_order_of_the_outbox(
     places = [17 * n % 31 for n in range(1, 31)]
     fill(engine, [dead(place, key=f"k{place % 3}") for place in places])
     seen: list[set[int]] = []
-    rate = 3.0
+    rate, time = 3.0, [0.0]
 
-    async def look(_: float) -> None:  # it sleeps after each page
+    async def look(seconds: float) -> None:  # it sleeps after each page
+        time[0] += seconds
         seen.append(set(outbox_rows(engine)))
 
-    letters_ = DeadLetters(async_engine, rate=rate, monotonic=lambda: 0.0, sleep=look)
-    await letters_.resolve("replayed", ALL, asyncio.Event(), Resolved())
+    assert (await replay(async_engine, rate=rate, monotonic=lambda: time[0], sleep=look)).count == 30
     added = [sorted(now - before) for before, now in zip([set(), *seen], seen, strict=False)]
     assert [place for page in added for place in page] == sorted(places)
     assert max(map(len, added)) == rate
-
-
-async def test_the_rate_is_kept_by_waiting(engine: Engine, async_engine: AsyncEngine):
-    fill(engine, [dead(place) for place in range(1, 26)])
-    now = [0.0]
-
-    async def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    done = await replay(async_engine, rate=10.0, monotonic=lambda: now[0], sleep=sleep)
-    assert (done.count, now[0]) == (25, pytest.approx(2.5))
+    assert time[0] == pytest.approx(30 / rate)
 
 
 async def test_what_dies_meanwhile_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):
@@ -105,11 +101,8 @@ async def test_what_dies_meanwhile_is_no_part_of_it(engine: Engine, async_engine
     async def die_again(_: float) -> None:  # it sleeps after each page
         fill(engine, [dead(100 + len(letters(engine)))])
 
-    done = Resolved()
     async with asyncio.timeout(120):
-        await DeadLetters(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=die_again).resolve(
-            "replayed", ALL, asyncio.Event(), done
-        )
+        done = await replay(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=die_again)
     assert done.count == 2
     assert sum(row.resolution is None for row in letters(engine).values()) == 2
 
@@ -152,16 +145,8 @@ async def claim(connection: AsyncConnection, positions: list[int]) -> None:
     await connection.execute(chosen)
 
 
-async def until_somebody_waits(engine: AsyncEngine) -> None:
-    asked = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-
-    async def waits() -> int:
-        async with engine.connect() as connection:
-            return int((await connection.execute(asked)).scalar_one())
-
-    await eventually_async(waits)
+async def until_somebody_waits(engine: Engine) -> None:
+    await eventually_async(lambda: asyncio.to_thread(waiting_for_locks, engine))
 
 
 @pytest.mark.parametrize("resolve", [replay, discard])
@@ -172,7 +157,7 @@ async def test_a_relay_that_parks_first_is_waited_for(pg_engine: Engine, async_p
         await claim(relay, [20])
         assert await park(relay, [20]) == 1
         resolving = asyncio.ensure_future(resolve(async_pg_engine))
-        await until_somebody_waits(async_pg_engine)
+        await until_somebody_waits(pg_engine)
         await relay.commit()
         assert (await resolving).released == 1
     assert still_parked(pg_engine) == set()
@@ -192,23 +177,13 @@ async def test_a_relay_that_comes_late_parks_nothing(pg_engine: Engine, async_pg
     assert (row.due_at, row.held) == (SOON, True), "it stays before later messages of its key"
 
 
-async def test_a_relay_that_comes_after_the_operator_parks_nothing(pg_engine: Engine, async_pg_engine: AsyncEngine):
-    fill(pg_engine, [dead(10, key="a")], [waiting(20, "a", due_at=None, held=False)])
-    async with async_pg_engine.connect() as relay:
-        await claim(relay, [20])
-        await discard(async_pg_engine)
-        assert await park(relay, [20]) == 0
-        await relay.commit()
-    assert outbox_rows(pg_engine)[20].due_at is None
-
-
 async def test_two_operators_at_one_key_release_it(pg_engine: Engine, async_pg_engine: AsyncEngine):
     """Each resolves one of its two dead letters: the second must see that it is the last."""
     fill(pg_engine, [dead(10, key="a"), dead(11, key="a")], [waiting(20, "a")])
     async with async_pg_engine.connect() as first, async_pg_engine.connect() as second:
         assert (await resolve_page(first, "discarded", [1], "somebody", ReplayRules())).released == 0
         other = asyncio.ensure_future(resolve_page(second, "discarded", [2], "somebody", ReplayRules()))
-        await until_somebody_waits(async_pg_engine)
+        await until_somebody_waits(pg_engine)
         await first.commit()
         assert (await other).released == 1
         await second.commit()
@@ -233,6 +208,47 @@ async def test_an_operator_who_stops_in_the_middle_is_in_the_way_of_one_key(
     async with async_pg_engine.begin() as relay:
         assert await park(relay, [21]) == 1
     assert still_parked(pg_engine) == {20, 21}
+
+
+@pytest.mark.parametrize("resolve", [replay, discard])
+async def test_a_key_is_released_in_its_destination_alone(engine: Engine, async_engine: AsyncEngine, resolve: Any):
+    """The same key is parked in two destinations: each waits for its own dead letter, wherever the other one stood."""
+    fill(
+        engine,
+        [dead(10, key="a", destination="default"), dead(20, key="a", destination="payments")],
+        [waiting(30, "a", destination="default"), waiting(31, "a", destination="payments")],
+    )
+    survey = await DeadLetters(async_engine).survey(Selection(numbers=(2,)))
+    assert (survey.keys, survey.waiting.value) == (1, 1)
+    assert (await resolve(async_engine, Selection(numbers=(2,)))).released == 1
+    assert still_parked(engine) == {30}
+    survey = await DeadLetters(async_engine).survey(ALL)
+    assert (survey.keys, survey.waiting.value) == (1, 1)
+    assert (await resolve(async_engine)).released == 1
+    assert still_parked(engine) == set()
+
+
+async def test_one_page_releases_keys_of_several_destinations(engine: Engine, async_engine: AsyncEngine):
+    names = ("default", "mail", "payments")
+    fill(
+        engine,
+        [dead(place, key="a", destination=name) for place, name in enumerate(names, 1)],
+        [waiting(10 + place, "a", destination=name) for place, name in enumerate(names)],
+    )
+    assert (await DeadLetters(async_engine).survey(ALL)).keys == 3
+    assert (await discard(async_engine)).released == 3
+
+
+async def test_operators_at_one_key_of_two_destinations_do_not_wait_for_each_other(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, [dead(10, key="a", destination="default"), dead(11, key="a", destination="payments")])
+    async with async_pg_engine.connect() as first, async_pg_engine.connect() as second:
+        await resolve_page(first, "discarded", [1], "somebody", ReplayRules())
+        await second.execute(text("SET lock_timeout = '5s'"))
+        assert (await resolve_page(second, "discarded", [2], "somebody", ReplayRules())).count == 1
+        await first.commit()
+        await second.commit()
 
 
 async def test_two_operators_with_the_same_dead_letters_replay_each_once(

@@ -1,20 +1,20 @@
 """What `outboxkit doctor` finds about messages, handlers and retention, each finding produced for real."""
 
-import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 
 from outboxkit.errors.figures import COUNTED
 from outboxkit.operators.doctor import messages, retention, shards
-from outboxkit.operators.findings import Limits
+from outboxkit.operators.findings import Diagnosis, Limits
 from outboxkit.operators.pausing import pause_process
 from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.runtime.workers import CONSUMER, RELAY
-from tests.integration.operators.doctoring import codes, connected, examined, look, one
+from tests.integration.operators.doctoring import codes, connected, look, one, with_engines
 from tests.processes import COMMAND, run_to_end
 
 MESSAGE = """
@@ -38,48 +38,49 @@ def add(url: str, **more: object) -> None:
         connection.execute(MESSAGE, PLAIN | more)
 
 
-def test_a_relay_that_nobody_runs(postgresql_url: str) -> None:
-    assert codes(postgresql_url, messages.check_relays, limits=Limits()) == []
-    add(postgresql_url)
-    (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
-    assert (finding.code, finding.severity, finding.commands) == ("relay-missing", "problem", ("outboxkit relay",))
-    assert finding.what.startswith("1 message could go now, and the oldest waits for 2 h 0 min, and no session")
+def of_relays(url: str, **more: Any) -> list[Diagnosis]:
+    return look(url, messages.check_relays, **{"limits": Limits()} | more)
 
 
-def test_a_message_that_was_just_added_waits_for_a_relay(postgresql_url: str) -> None:
-    add(postgresql_url)
-    patient = Limits(waiting=timedelta(days=1))
-    (finding,) = look(postgresql_url, messages.check_relays, limits=patient)
-    assert (finding.code, finding.severity, finding.commands) == ("relay-missing", "warning", ("outboxkit relay",))
+@pytest.mark.parametrize(
+    ("row", "limits", "severity", "what"),
+    [
+        ({}, Limits(), "problem", "1 message could go now, and the oldest waits for 2 h 0 min, and no session of a"),
+        ({}, Limits(waiting=timedelta(days=1)), "warning", "1 message could go now, and the oldest waits for 2 h"),
+        ({"due": str(utc_now() - timedelta(hours=5))}, Limits(), "problem", "1 message could go now, and the oldest"),
+    ],
+    ids=["for long", "since just now", "its time has come"],
+)
+def test_a_relay_that_nobody_runs(
+    postgresql_url: str, row: dict[str, object], limits: Limits, severity: str, what: str
+) -> None:
+    add(postgresql_url, id="later", due="9000-01-01")
+    assert of_relays(postgresql_url) == []
+    add(postgresql_url, **row)
+    (finding,) = of_relays(postgresql_url, limits=limits)
+    assert (finding.code, finding.severity, finding.commands) == ("relay-missing", severity, ("outboxkit relay",))
+    assert finding.what.startswith(what)
     assert finding.what.endswith("and no session of a relay for it is connected.")
-
-
-def test_a_message_whose_time_has_come_waits_for_a_relay_too(postgresql_url: str) -> None:
-    with connected(postgresql_url) as connection:
-        connection.execute(MESSAGE, PLAIN | {"due": str(utc_now() - timedelta(hours=5))})
-    (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
-    assert (finding.code, finding.severity) == ("relay-missing", "problem")
-    assert finding.what.startswith("1 message could go now, and the oldest waits for 5 h")
 
 
 def test_commands_name_the_destination_unless_the_settings_do(postgresql_url: str) -> None:
     add(postgresql_url)
     add(postgresql_url, id="n", destination="crm")
-    (finding,) = look(postgresql_url, messages.check_relays, limits=Limits(), destination="crm")
+    (finding,) = of_relays(postgresql_url, destination="crm")
     assert sorted(finding.commands) == ["outboxkit relay", "outboxkit relay --destination default"]
 
 
 def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
     add(postgresql_url)
     with connected(postgresql_url, name="outboxkit relay"):
-        (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
+        (finding,) = of_relays(postgresql_url)
     assert (finding.code, finding.severity) == ("relay-stuck", "problem")
     assert "though 1 session of a relay for it is connected" in finding.what
     assert "end the relay's process: its supervisor starts it again" in finding.cure
     assert "Meanwhile a relay beside it moves what waits" in finding.cure
     assert finding.commands == ("outboxkit relay --drain",)
     with connected(postgresql_url, name="outboxkit relay"), connected(postgresql_url, name="outboxkit relay"):
-        (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
+        (finding,) = of_relays(postgresql_url)
     assert "though 2 sessions of a relay for it are connected" in finding.what
 
 
@@ -90,7 +91,7 @@ def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str) -> None:
         pause_process(connection, RELAY, "default", why="new disks", by="ada")
         pause_process(connection, CONSUMER, "billing", why="a bad deployment", by="bob")
     engine.dispose()
-    assert codes(postgresql_url, messages.check_relays, limits=Limits()) == []
+    assert of_relays(postgresql_url) == []
     relay, queue = sorted(
         look(postgresql_url, messages.check_pauses), key=lambda finding: finding.commands, reverse=True
     )
@@ -100,23 +101,11 @@ def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str) -> None:
     assert queue.commands == ("outboxkit resume billing",)
 
 
-def test_a_destination_without_a_relay(postgresql_url: str) -> None:
-    add(postgresql_url, destination="payments")
-    with connected(postgresql_url, name="outboxkit relay"):
-        (finding,) = look(postgresql_url, messages.check_relays, limits=Limits())
-        assert (finding.code, finding.commands) == (
-            "relay-missing",
-            ("outboxkit relay --destination payments --broker-url URL",),
-        )
-        with connected(postgresql_url, name=process.relay_name("payments")):
-            assert codes(postgresql_url, messages.check_relays, limits=Limits()) == ["relay-stuck"]
-
-
 def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str) -> None:
     for number in range(12):
         add(postgresql_url, id=f"m-{number}", destination=f"hook {number:02}")
     with connected(postgresql_url, name=process.relay_name("hook 00")):
-        stuck, alone = look(postgresql_url, messages.check_relays, limits=Limits())
+        stuck, alone = of_relays(postgresql_url)
     assert (stuck.code, alone.code) == ("relay-stuck", "relay-missing")
     assert "1 message to hook 01 could go now, and the oldest waits for 2 h 0 min; 1 message to hook 02" in alone.what
     assert alone.what.endswith("; and 1 other destination, and no session of a relay for them is connected.")
@@ -124,41 +113,19 @@ def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str) -
     assert len(alone.commands) == 10
 
 
-def test_a_message_that_waits_for_its_time_needs_no_relay(postgresql_url: str) -> None:
-    add(postgresql_url, due="9000-01-01")
-    assert codes(postgresql_url, messages.check_relays) == []
-
-
-def test_a_type_that_cannot_be_published(postgresql_url: str) -> None:
-    for number in ("1", "2"):
-        add(postgresql_url, id=number, held=True, due="9000-01-01", attempts=4, error="no queue wants it")
-    (finding,) = look(postgresql_url, messages.check_failing)
-    assert (finding.code, finding.severity) == ("type-failing", "warning")
-    assert "2 messages of type OrderConfirmed to default cannot be published" in finding.what
-    assert finding.what.endswith("after up to 4 attempts: no queue wants it")
-
-
-def test_a_key_that_is_parked(postgresql_url: str) -> None:
+def test_a_key_that_is_parked_and_cannot_be_printed(postgresql_url: str) -> None:
     with connected(postgresql_url) as connection:
-        connection.execute(DEAD, ("order 7", True))
-    add(postgresql_url, key="order 7", held=True, due="9999-12-31 00:00+00")
+        connection.execute(DEAD, ("order\n7", True))
+    add(postgresql_url, key="order\n7", held=True, due="9999-12-31 00:00+00")
     parked, dead = look(postgresql_url, messages.check_dead_letters)
     assert (parked.code, parked.severity) == ("key-parked", "problem")
     assert parked.what == (
-        "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7, "
+        r"The key order\n7 is parked: 1 message waits behind 1 dead letter. The first is message m-7, "
         "rejected: the queue is full."
     )
     number = parked.commands[0].rpartition(" ")[2]
     assert parked.commands[1:] == (f"outboxkit dead replay {number}", f"outboxkit dead discard {number}")
     assert dead.code == "dead-letters"
-
-
-def test_a_key_that_cannot_be_printed(postgresql_url: str) -> None:
-    with connected(postgresql_url) as connection:
-        connection.execute(DEAD, ("a\nb", True))
-    add(postgresql_url, key="a\nb", held=True, due="9999-12-31 00:00+00")
-    (parked, _) = look(postgresql_url, messages.check_dead_letters)
-    assert parked.what.startswith(r"The key a\nb is parked")
 
 
 def test_dead_letters_beyond_those_that_are_counted(postgresql_url: str) -> None:
@@ -332,13 +299,8 @@ def test_a_pruner_that_never_ran(postgresql_url: str, kind: str) -> None:
 
 
 def prune(url: str) -> None:
-    async def run() -> None:
-        engine = process.engine(url, name="outboxkit prune")
-        periods = Periods(inbox=timedelta(days=14), published=timedelta(days=7), dead=timedelta(days=30))
-        await Retention(engine, periods).prune()
-        await engine.dispose()
-
-    asyncio.run(run())
+    periods = Periods(inbox=timedelta(days=14), published=timedelta(days=7), dead=timedelta(days=30))
+    with_engines(lambda engine: Retention(engine, periods).prune(), url)
 
 
 def test_days_without_a_partition(postgresql_url: str) -> None:
@@ -351,10 +313,3 @@ def test_days_without_a_partition(postgresql_url: str) -> None:
         assert f"The table {table} has no partition for the days to come" in found.what
     prune(postgresql_url)
     assert codes(postgresql_url, retention.check_pruning, limits=Limits(), published_retention="7d") == []
-
-
-def test_on_a_file_the_same_tables_are_read(sqlite_url: str) -> None:
-    report = examined(sqlite_url)
-    assert report.findings == ()
-    assert "database: rights" in report.left_out
-    assert {"database: relays", "database: pruning", "database: dead letters"} <= set(report.passed)

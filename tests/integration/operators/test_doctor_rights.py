@@ -26,7 +26,7 @@ def script() -> str:
     return next(block.body for block in blocks(PAGE) if block.kind == "sql")
 
 
-def granted(url: str, name: str) -> str:
+def granted(name: str) -> str:
     """The grants of one role of the page."""
     lines = [line for line in script().splitlines() if re.search(rf"\bTO {name};", line)]
     return "\n".join(lines)
@@ -35,7 +35,7 @@ def granted(url: str, name: str) -> str:
 @pytest.mark.parametrize("name", ROLES)
 def test_the_roles_of_the_page_may_do_their_work(postgresql_url: str, name: str) -> None:
     with connected(postgresql_url) as owner, role(postgresql_url) as (own, url):
-        owner.execute(granted(url, name).replace(f"TO {name};", f"TO {own};"))
+        owner.execute(granted(name).replace(f"TO {name};", f"TO {own};"))
         assert codes(url, rights.check_rights) == []
         engine = create_engine(postgresql_url)
         with engine.connect() as connection:
@@ -49,7 +49,7 @@ def test_a_role_that_may_do_nothing_is_told_what_it_lacks(postgresql_url: str) -
     with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
         nothing = one(url, rights.check_rights, "right-missing")
         assert f"Role {name} is to add messages and lacks rights: INSERT ON outboxkit_outbox." in nothing.what
-        for grant in granted(url, "shop_relay").replace("TO shop_relay;", f"TO {name};").splitlines():
+        for grant in granted("shop_relay").replace("TO shop_relay;", f"TO {name};").splitlines():
             owner.execute(grant)
         owner.execute(f"REVOKE INSERT ON outboxkit_outbox FROM {name}; REVOKE DELETE ON outboxkit_outbox FROM {name}")
         owner.execute(f"REVOKE UPDATE (held) ON outboxkit_outbox FROM {name}")
@@ -69,7 +69,7 @@ def of_role(found: list[Diagnosis], code: str, name: str) -> Diagnosis:
 
 def test_a_relay_from_which_row_level_security_hides_all_messages(postgresql_url: str) -> None:
     with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
-        owner.execute(granted(url, "shop_relay").replace("TO shop_relay;", f"TO {name};"))
+        owner.execute(granted("shop_relay").replace("TO shop_relay;", f"TO {name};"))
         owner.execute("ALTER TABLE outboxkit_outbox ENABLE ROW LEVEL SECURITY")
         assert "right-missing" not in codes(postgresql_url, rights.check_rights), "its owner sees them"
         with connected(url, name="outboxkit relay"):

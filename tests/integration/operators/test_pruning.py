@@ -1,10 +1,7 @@
 """`outboxkit prune` on PostgreSQL: one at a time, safe to kill, days of the inbox dropped, expired keys forgotten."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -13,40 +10,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import ids, metadata, statements
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.statements.partitions import INBOX
-from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.operators.kept import DAY, NOW, days
+from tests.integration.operators.plans import explain, indexes_in
 from tests.processes import COMMAND, run_to_end
-from tests.support.polling import eventually
 
 FILL = """
 INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at)
 SELECT 'H', 'order-' || n, 'T', now() - n % 2 * interval '30 days' FROM generate_series(1, :rows) n
 """
-ROWS = 60_000
 
 
 def remembered(engine: Engine) -> int:
     with engine.connect() as connection:
         return int(connection.execute(text("SELECT count(*) FROM outboxkit_inbox")).scalar_one())
-
-
-def test_a_pruner_that_is_killed_in_the_middle_is_run_again(pg_engine: Engine, postgresql_url: str, tmp_path: Path):
-    with pg_engine.begin() as connection:
-        connection.execute(text(FILL), {"rows": ROWS})
-    pruner = WorkerProcess([COMMAND, "prune", "--database-url", postgresql_url], {}, tmp_path / "prune.log")
-    eventually(lambda: remembered(pg_engine), lambda count: count < ROWS)
-    pruner.kill()
-    left = remembered(pg_engine)
-    assert ROWS // 2 < left < ROWS, "it was killed in the middle"
-
-    def alone() -> bool:
-        return "nothing done" not in run_to_end([COMMAND, "prune", "--database-url", postgresql_url], {}).stdout
-
-    eventually(alone)  # the server has to notice first that the other one is gone
-    with pg_engine.connect() as connection:
-        old = text("SELECT count(*) FROM outboxkit_inbox WHERE processed_at < now() - interval '20 days'")
-        assert connection.execute(old).scalar_one() == 0
-    assert remembered(pg_engine) == ROWS // 2
 
 
 def test_tenants_with_a_schema_each_prune_at_the_same_time(empty_postgresql_url: str):
@@ -147,23 +123,14 @@ def test_a_batch_is_found_by_the_index_and_is_no_larger(pg_engine: Engine, table
         connection.execute(text(fill), {"rows": 20_000, "now": NOW})
         connection.execute(text(f"ANALYZE outboxkit_{table}"))
     with pg_engine.begin() as connection:
-        compiled = prune(100).compile(pg_engine)
-        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {compiled}"
-        nodes = list(walk(connection.exec_driver_sql(explain, compiled.params).scalar_one()[0]["Plan"]))
+        nodes = explain(connection, prune(100))
         assert connection.execute(text(f"SELECT count(*) FROM outboxkit_{table}")).scalar_one() == 19_900
     scans = [
         node for node in nodes if "Scan" in node["Node Type"] and node.get("Relation Name") == f"outboxkit_{table}"
     ]
     assert {node["Node Type"] for node in scans} == {"Index Scan", "Tid Scan"}
-    column = "expires" if table == "idempotency" else "used"
-    assert [node["Index Name"] for node in scans if "Index Name" in node] == [f"outboxkit_{table}_{column}"]
+    assert indexes_in(scans) == {f"outboxkit_{table}_{'expires' if table == 'idempotency' else 'used'}"}
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 200
-
-
-def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield node
-    for child in node.get("Plans", []):
-        yield from walk(child)
 
 
 async def test_a_key_that_is_taken_over_at_this_moment_is_left_to_its_new_run(

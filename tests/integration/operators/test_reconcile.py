@@ -1,24 +1,24 @@
 """`outboxkit reconcile` on two PostgreSQL databases: pages and indexes, and the memory of a long run."""
 
-import asyncio
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, tables
 from outboxkit.operators import reconciliation, sql
 from outboxkit.operators.reconciliation import Reconciled, Terms, reconcile_services
 from outboxkit.operators.replay import Replayer, ReplaySelection
-from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.schema.partitions import make_ahead
-from outboxkit.statements.partitions import INBOX, PUBLISHED
-from tests.integration.operators.test_trace_plans import explain, walk
+from outboxkit.statements.partitions import INBOX, PUBLISHED, PartitionedTable
+from tests.integration.operators.doctoring import with_engines
+from tests.integration.operators.plans import explain, indexes_in
 from tests.support.databases import DatabasePool
 from tests.support.night import by_night
 
@@ -46,29 +46,23 @@ def consumer(second_url: str) -> Iterator[Engine]:
 
 
 def run(producer: str, consumer: str, missing: list[str], **more: Any) -> Reconciled:
-    async def compare() -> Reconciled:
-        engines = [process.engine(url, name="outboxkit reconcile") for url in (producer, consumer)]
-        try:
-            terms = Terms(NOW - 24 * HOUR, timedelta(minutes=1))
-            lost = lambda _, ids: missing.extend(ids)  # noqa: E731
-            return await reconcile_services(engines[0], engines[1], terms, missing=lost, **more)
-        finally:
-            for engine in engines:
-                await engine.dispose()
-
-    return asyncio.run(compare())
+    terms = Terms(NOW - 24 * HOUR, timedelta(minutes=1))
+    lost = lambda _, ids: missing.extend(ids)  # noqa: E731
+    return with_engines(lambda *each: reconcile_services(*each, terms, missing=lost, **more), producer, consumer)
 
 
-async def test_each_message_is_compared_once(
+async def prepare(engine: AsyncEngine, partitioned: PartitionedTable) -> None:
+    async with engine.connect() as connection:
+        await make_ahead(connection, partitioned)
+
+
+def test_each_message_is_compared_once(
     pg_engine: Engine, postgresql_url: str, consumer: Engine, second_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Whatever the databases' own collation, with ids in several partitions and outside of them, some of them twice."""
     monkeypatch.setattr(reconciliation, "PAGE", 7)
     for url, partitioned in ((postgresql_url, PUBLISHED), (second_url, INBOX)):
-        engine = process.engine(url, name="test")
-        async with engine.connect() as connection:
-            await make_ahead(connection, partitioned)
-        await engine.dispose()
+        with_engines(lambda engine, of=partitioned: prepare(engine, of), url)
     dice = random.Random(7)
     all_ids = ODD + [ids.new(at=NOW - n * HOUR) for n in range(0, 40, 3)] + [f"m-{n}" for n in range(50)]
     handled = dice.sample(all_ids, len(all_ids) // 2)
@@ -78,16 +72,14 @@ async def test_each_message_is_compared_once(
     with consumer.begin() as connection:
         connection.execute(insert(tables.inbox), [{"handler": "H", "message_id": id_, "type": "T"} for id_ in handled])
     missing: list[str] = []
-    result = await asyncio.to_thread(run, postgresql_url, second_url, missing)
+    result = run(postgresql_url, second_url, missing)
     (tally,) = result.handlers
     assert sorted(missing) == sorted(set(all_ids) - set(handled))
     assert result.compared == len(rows)
     assert (result.published, tally.expected) == (len(rows), len(all_ids))
     assert (tally.processed, tally.missing) == (len(handled), len(missing))
     selection = ReplaySelection(message_ids=frozenset(missing))
-    engine = process.engine(postgresql_url, name="test")
-    kept = await Replayer(engine, None, selection).find()  # type: ignore[arg-type]
-    await engine.dispose()
+    kept = with_engines(lambda engine: Replayer(engine, cast("Any", None), selection).find(), postgresql_url)
     assert (kept.count, kept.absent) == (sum(row["message_id"] in set(missing) for row in rows), 0)
 
 
@@ -125,8 +117,8 @@ def test_what_is_left_is_looked_up_by_indexes(pg_engine: Engine):
     }
     with pg_engine.connect() as connection:
         for index, (read, parameters) in reads.items():
-            nodes = list(walk(explain(connection, read("postgresql"), parameters)))
-            assert {node["Index Name"] for node in nodes if "Index Name" in node} == {index}
+            nodes = explain(connection, read("postgresql"), parameters)
+            assert indexes_in(nodes) == {index}
             assert "Seq Scan" not in {node["Node Type"] for node in nodes}
 
 
@@ -138,9 +130,9 @@ def test_handled_messages_are_looked_up_by_the_index_before_any_analyze(pg_engin
         connection.execute(text("ALTER TABLE outboxkit_inbox_default SET (autovacuum_enabled = off)"))
         connection.execute(text(fill))
         parameters = {"handler": "H", "ids": [f"m{number}" for number in range(1000)]}
-        nodes = list(walk(explain(connection, sql.reconciliation.handled_ids("postgresql"), parameters)))
+        nodes = explain(connection, sql.reconciliation.handled_ids("postgresql"), parameters)
         assert {"Hash", "Seq Scan", "Bitmap Heap Scan"} & {node["Node Type"] for node in nodes} == set()
-        assert {node["Index Name"] for node in nodes if "Index Name" in node} == {"outboxkit_inbox_default_pkey"}
+        assert indexes_in(nodes) == {"outboxkit_inbox_default_pkey"}
         connection.rollback()
 
 

@@ -1,10 +1,6 @@
 """`outboxkit status` on PostgreSQL: one snapshot, and what the server knows."""
 
-import asyncio
 import json
-import os
-import secrets
-import subprocess
 from datetime import timedelta
 from typing import Any
 
@@ -12,16 +8,15 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event, text
 
-from outboxkit.operators.doctor.installation import Installation
-from outboxkit.operators.status import Status, read_figures, read_status
-from outboxkit.runtime import process, workers
+from outboxkit.operators.findings import LIMITS
+from outboxkit.operators.status import read_figures, read_status
+from outboxkit.runtime import workers
 from outboxkit.runtime.outage import utc_now
-from outboxkit.runtime.settings import load
 from outboxkit.statements.dialects import snapshot_options
 from outboxkit.statements.handlers import NEVER
-from tests.processes import programs
+from tests.integration.operators.doctoring import examining
 from tests.support.pages import libpq
-from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
+from tests.unit.cli.conftest import Run
 
 OUTBOX = """
     INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, due_at, held,
@@ -32,19 +27,6 @@ OUTBOX = """
 """
 DEFAULT = {"destination": "default"}
 HERE = DEFAULT | {"due": None, "held": False}
-
-
-def read(url: str) -> Status:
-    """The status of a database."""
-
-    async def examined() -> Status:
-        engine = process.engine(url, name="outboxkit status")
-        try:
-            return await read_status(Installation(load({"database_url": url}), engine))
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(examined())
 
 
 def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgresql_url: str) -> None:
@@ -78,7 +60,7 @@ HERE_NOW = {"id": "1", "exchange": "outboxkit", "ago": timedelta(), "skew": 0.0,
 
 
 def test_workers_are_those_seen_lately_or_still_connected(
-    pg_engine: Engine, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+    pg_engine: Engine, postgresql_url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was killed is gone at once, or soon; one that hangs is not taken for gone, and a finding names it."""
     with psycopg.connect(libpq(postgresql_url), application_name="outboxkit relay") as hung:
@@ -88,7 +70,7 @@ def test_workers_are_those_seen_lately_or_still_connected(
             connection.execute(text(WORKER), old | {"id": "2", "sessions": f"[{hung.info.backend_pid}]"})
             connection.execute(text(WORKER), old | {"id": "3", "sessions": "[]"})
         monkeypatch.setattr(workers, "GONE_AFTER", timedelta(0))
-        found = read(postgresql_url)
+        found = examining(postgresql_url, read_status, limits=LIMITS)
     assert found.figures is not None
     assert sorted(each.silent_seconds is None for each in found.figures.workers) == [False, True]
     assert len(found.figures.workers) == 2
@@ -96,19 +78,19 @@ def test_workers_are_those_seen_lately_or_still_connected(
     assert [each.code for each in found.advice if each.code == "worker-silent"] == ["worker-silent"]
     with pg_engine.begin() as connection:  # the session that hung may still be seen for a moment
         connection.execute(text("DELETE FROM outboxkit_worker WHERE id IN ('2', '3')"))
-    shown = shown_by(postgresql_url)
+    shown = run("status", "--database-url", postgresql_url).out
     assert "default: pid 7 on shop-1 for 1 h" in shown
     assert "release 0.1, exchange outboxkit, 8 of 8 places taken" in shown
     assert "billing: 32 messages" in shown
 
 
-def test_a_queue_that_nobody_consumes_is_named(pg_engine: Engine, postgresql_url: str) -> None:
+def test_a_queue_that_nobody_consumes_is_named(pg_engine: Engine, postgresql_url: str, run: Run) -> None:
     register = text("INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES ('h', :queue, :seen)")
     with pg_engine.begin() as connection:
         for queue, seen in {"billing": utc_now(), "mails": utc_now(), "old": NEVER}.items():
             connection.execute(register, {"queue": queue, "seen": seen})
         connection.execute(text(WORKER.replace("'relay', 'default'", "'consumer', 'mails'")), HERE_NOW)
-    assert "no consumer of queue billing\n" in shown_by(postgresql_url)
+    assert "no consumer of queue billing\n" in run("status", "--database-url", postgresql_url).out
 
 
 def test_relays_that_publish_to_different_exchanges_and_a_wrong_clock_are_named(
@@ -117,38 +99,13 @@ def test_relays_that_publish_to_different_exchanges_and_a_wrong_clock_are_named(
     with pg_engine.begin() as connection:
         connection.execute(text(WORKER), HERE_NOW)
         connection.execute(text(WORKER), HERE_NOW | {"id": "2", "exchange": "outboxkit-staging", "skew": 1200.0})
-    found = {each.code: each for each in read(postgresql_url).advice}
+    found = {each.code: each for each in examining(postgresql_url, read_status, limits=LIMITS).advice}
     assert "exchange outboxkit at - (pid 7 on shop-1) and exchange outboxkit-staging" in found["exchange-differs"].what
     assert "behind that of relay default (pid 7 on shop-1)" in found["clock-skew"].what
     assert found["clock-skew"].severity == "problem"
 
 
-def test_a_role_that_may_not_see_others_is_told_which_right_it_lacks(postgresql_url: str) -> None:
-    name = f"operator_{secrets.token_hex(6)}"
-    url = f"{postgresql_url}?options=-crole%3D{name}"
-    with psycopg.connect(libpq(postgresql_url), autocommit=True, application_name="outboxkit relay") as connection:
-        connection.execute(f"CREATE ROLE {name}; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}")
-        found = read(url)
-        connection.execute(found.advice[0].commands[0])
-        granted = read(url)
-        connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
-    assert [each.code for each in found.advice] == ["sessions-hidden"]
-    assert granted.advice == ()
-
-
-def test_it_writes_nothing(postgresql_url: str) -> None:
+def test_it_writes_nothing(postgresql_url: str, run: Run) -> None:
     """So that it runs on a server that is read-only after a failover."""
-    said(f"{postgresql_url}?options=-cdefault_transaction_read_only%3Don")
-
-
-def said(url: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shown_by(url, "--json"))
-    return found
-
-
-def shown_by(url: str, *arguments: str) -> str:
-    command = [programs() / "outboxkit", "status", *arguments]
-    environment = os.environ | {"OUTBOXKIT_DATABASE_URL": url}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    ended = run("status", "--json", "--database-url", f"{postgresql_url}?options=-cdefault_transaction_read_only%3Don")
+    assert json.loads(ended.out)["figures"]

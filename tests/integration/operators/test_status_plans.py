@@ -1,26 +1,23 @@
 """`outboxkit status` on PostgreSQL: its plans and counts for large tables."""
 
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Engine, text
 
 from outboxkit import statements, tables
 from outboxkit.errors.figures import COUNTED, Count, total
 from outboxkit.operators import sql, status
 from outboxkit.operators.status import LIMIT
 from outboxkit.runtime.outage import utc_now
+from tests.integration.operators.plans import STATISTICS, assert_bounded, explain, filled, indexes_in
 from tests.integration.operators.test_status import DEFAULT, OUTBOX
-from tests.servers import Server, create_database, drop_database
+from tests.servers import Server
 from tests.support.night import by_night
 
 ROWS = by_night(100_000, else_=25_000)
-STATISTICS = [pytest.param("without statistics", marks=pytest.mark.night), "with statistics"]
-"""What the planner knows of the tables that operators' tools read."""
 DEAD = """
     INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked,
                                        destination)
@@ -49,52 +46,29 @@ EFFECTS = """
 """
 
 
-@contextmanager
-def database(server: Server, template: str, *quiet: str) -> Iterator[Engine]:
-    """A database for a module, filled by the caller; tables that are `quiet` have no autovacuum."""
-    name = f"outboxkit_{secrets.token_hex(6)}"
-    engine = create_engine(create_database(server.url, name, template=template))
-    with engine.begin() as connection:
-        for table in quiet:
-            connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
-    yield engine
-    engine.dispose()
-    drop_database(server.url, name)
-
-
-def analyze(engine: Engine) -> None:
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("VACUUM ANALYZE"))
-
-
 @pytest.fixture(scope="module", params=STATISTICS)
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
     """Many ready rows, 40 delayed, 30 held and 20 parked ones of `default`; many of everything else.
 
     Of two other destinations one has as many rows again, most of them parked, and the last by its name has three.
     """
+    soon = utc_now() + timedelta(hours=1)
+    waiting = (
+        (ROWS, None, False, "default"),
+        (40, soon, False, "default"),
+        (30, soon, True, "default"),
+        (20, tables.PARKED, True, "default"),
+        (ROWS // 2, None, False, "mail"),
+        (ROWS // 2, tables.PARKED, True, "mail"),
+        (5, soon, True, "mail"),
+        (3, None, False, "payments"),
+    )
+    names = ("rows", "due", "held", "destination")
+    fill = [(OUTBOX, dict(zip(names, row, strict=True))) for row in waiting]
+    fill += [(DEAD, {"rows": 20} | DEFAULT), (DEAD, {"rows": 100, "destination": "mail"})]
+    fill += [(statement, {"rows": ROWS}) for statement in (RESOLVED, INBOX, PUBLISHED, REQUESTS, EFFECTS)]
     quiet = ("outbox", "inbox_default", "dead_letter", "published_default", "idempotency", "effect")
-    with database(postgresql, template, *quiet) as engine:
-        with engine.begin() as connection:
-            soon = utc_now() + timedelta(hours=1)
-            for rows, due, held, destination in (
-                (ROWS, None, False, "default"),
-                (40, soon, False, "default"),
-                (30, soon, True, "default"),
-                (20, tables.PARKED, True, "default"),
-                (ROWS // 2, None, False, "mail"),
-                (ROWS // 2, tables.PARKED, True, "mail"),
-                (5, soon, True, "mail"),
-                (3, None, False, "payments"),
-            ):
-                given = {"rows": rows, "due": due, "held": held, "destination": destination}
-                connection.execute(text(OUTBOX), given)
-            connection.execute(text(DEAD), {"rows": 20} | DEFAULT)
-            connection.execute(text(DEAD), {"rows": 100, "destination": "mail"})
-            for statement in (RESOLVED, INBOX, PUBLISHED, REQUESTS, EFFECTS):
-                connection.execute(text(statement), {"rows": ROWS})
-        if request.param == "with statistics":
-            analyze(engine)
+    with filled(postgresql, template, request.param, quiet, *fill) as engine:
         yield engine
 
 
@@ -158,28 +132,13 @@ READS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("destination", ["default", "mail", "payments"])
 def test_no_table_is_read_from_end_to_end(large: Engine, destination: str) -> None:
-    with large.connect() as connection:
-        status.read_figures(connection, utc_now())
-        for name, made in READS.items():
-            assert_bounded(list(walk(explain(connection, made(), destination))), name)
-
-
-def assert_bounded(nodes: list[dict[str, Any]], name: str) -> None:
-    """No more rows are read than are counted one by one, by the indexes that the statement names."""
-    assert not [node for node in nodes if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")], name
-    scans = [node for node in nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
-    assert scans, name
-    for scan in scans:
-        read = scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)
-        assert read * scan["Actual Loops"] <= COUNTED + 1, name
-    used = {node["Index Name"] for node in nodes if "Index Name" in node}
-    doc = READS[name].__doc__ or ""
-    for index in [word.strip(".,:") for word in doc.split() if word.startswith("outboxkit_")]:
-        assert index in used, name
-    if name == statements.status.count_waiting.__name__:  # the gauges read no rows, which are dear to look up
-        assert {scan["Node Type"] for scan in scans} == {"Index Only Scan"}
-    if "Index: the primary key" in " ".join(doc.split()):
-        assert all(index.endswith("_pkey") for index in used), name
+    given = LIMIT | {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1"}
+    for name, made in READS.items():
+        doc = made.__doc__ or ""
+        nodes = assert_bounded(large, made(), given, most=COUNTED + 1, doc=doc)
+        assert {word.strip(".,:") for word in doc.split() if word.startswith("outboxkit_")} <= indexes_in(nodes), name
+        if name == statements.status.count_waiting.__name__:  # the gauges read no rows, which are dear to look up
+            assert {node["Node Type"] for node in nodes if "Scan" in node["Node Type"]} == {"Index Only Scan"}
 
 
 @pytest.mark.parametrize("make", [statements.status.destinations, statements.notifier.something_to_do])
@@ -191,31 +150,7 @@ def test_statistics_that_know_no_delayed_rows_mislead_nobody(pg_engine: Engine, 
         due = {"due": utc_now() + timedelta(hours=1)}
         connection.execute(text("UPDATE outboxkit_outbox SET due_at = :due WHERE position % 2 = 0"), due)
     with pg_engine.connect() as connection:
-        nodes = list(walk(explain(connection, make())))
+        nodes = explain(connection, make(), LIMIT | {"most": 100, "now": utc_now(), "floor": 0})
     scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_outbox"]
     assert {scan["Index Name"] for scan in scans} == {"outboxkit_outbox_ready", "outboxkit_outbox_due"}
     assert max(scan["Actual Rows"] for scan in scans) == 1
-
-
-def explain(connection: Connection, statement: Any, destination: str = "default") -> dict[str, Any]:
-    made = statement.compile(connection)
-    given = {
-        "destination": destination,
-        "most": 100,
-        "now": utc_now(),
-        "top": 10,
-        "handler": "H1",
-        "text": "x",
-        "floor": 0,
-    }
-    values = made.params | LIMIT | given
-    given = {name: values[name] for name in made.params}
-    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"
-    plan: dict[str, Any] = connection.exec_driver_sql(query, given).scalar_one()[0]["Plan"]
-    return plan
-
-
-def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield node
-    for child in node.get("Plans", []):
-        yield from walk(child)

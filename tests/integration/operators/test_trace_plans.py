@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine
 
 from outboxkit import statements
 from outboxkit.message import LAST_MOMENT
 from outboxkit.operators.sql import trace
-from tests.integration.operators.test_status_plans import STATISTICS, analyze, database, walk
+from tests.integration.operators.plans import STATISTICS, assert_bounded, filled, indexes_in
 from tests.servers import Server
 
 ROWS, WINDOW = 30_000, 500
@@ -73,44 +73,18 @@ for _newest_first, _at in ((True, LAST_MOMENT), (False, NOW - timedelta(hours=4)
 
 @pytest.fixture(scope="module", params=STATISTICS)
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
-    with database(
-        postgresql, template, "outbox", "inbox_default", "dead_letter", "published_default", "attempt"
-    ) as engine:
-        with engine.begin() as connection:
-            for statement in FILL:
-                connection.execute(text(statement), {"rows": ROWS})
-        if request.param == "with statistics":
-            analyze(engine)
+    quiet = ("outbox", "inbox_default", "dead_letter", "published_default", "attempt")
+    with filled(postgresql, template, request.param, quiet, *((each, {"rows": ROWS}) for each in FILL)) as engine:
         yield engine
 
 
 @pytest.mark.parametrize("name", READS)
 def test_a_statement_reads_a_bounded_part_of_an_index(large: Engine, name: str):
-    statement, parameters = READS[name]
-    with large.connect() as connection:
-        connection.execute(statements.status.forbid_sorting())
-        nodes = list(walk(explain(connection, statement, parameters)))
-    assert not {"Seq Scan", "Bitmap Heap Scan"} & {node["Node Type"] for node in nodes}
-    scans = [node for node in nodes if node.get("Relation Name", "").startswith("outboxkit")]
-    assert scans
-    for scan in scans:
-        assert (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"] <= WINDOW + 1, scan
-    doc = " ".join((inspect.getdoc(getattr(trace, name.partition(",")[0])) or "").split())
-    for index in {node["Index Name"] for node in nodes if "Index Name" in node}:
-        assert ("primary key" if index.endswith("_pkey") else index) in doc
+    doc = inspect.getdoc(getattr(trace, name.partition(",")[0])) or ""
+    assert_bounded(large, *READS[name], most=WINDOW + 1, doc=doc)
 
 
 def test_queues_are_found_by_one_look_for_each(large: Engine):
-    with large.connect() as connection:
-        connection.execute(statements.status.forbid_sorting())
-        nodes = list(walk(explain(connection, statements.status.queues_with_crashes(), {"most": 100})))
-    scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_attempt"]
-    assert {scan["Index Name"] for scan in scans} == {"outboxkit_attempt_pkey"}
-    assert max(scan["Actual Rows"] for scan in scans) <= 1
-
-
-def explain(connection: Connection, statement: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    made = statement.compile(connection)
-    query = f"EXPLAIN (ANALYZE, FORMAT JSON) {made}"
-    plan: dict[str, Any] = connection.exec_driver_sql(query, made.params | parameters).scalar_one()[0]["Plan"]
-    return plan
+    statement = statements.status.queues_with_crashes
+    nodes = assert_bounded(large, statement(), {"most": 100}, most=4, doc=statement.__doc__ or "")
+    assert indexes_in(nodes) == {"outboxkit_attempt_pkey"}

@@ -14,12 +14,12 @@ from outboxkit.operators import sql
 from outboxkit.operators.sql.waiting import WaitingSelection
 from outboxkit.operators.waiting import PAGE, ChangedMessages, WaitingChange, change_waiting, plan_change
 from outboxkit.tables import PARKED
+from tests.integration.operators.plans import explain, indexes_in
+from tests.support.ledger_requests import waiting
 from tests.support.polling import eventually
-from tests.unit.cli import conftest
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.status.rows import NOW, add_rows
 
-run = conftest.run
 FAR = NOW + timedelta(days=400)
 
 
@@ -80,11 +80,9 @@ def test_a_list_reads_an_index_however_many_rows_are_ready(pg_engine: Engine, se
         add_rows(connection, 50, due_at=FAR)
         connection.execute(text("ANALYZE outboxkit_outbox"))
         connection.execute(statements.status.forbid_sorting())
-        plain = sql.waiting.next_due(selection).params(limit=50)
-        plain_sql = str(plain.compile(connection.engine, compile_kwargs={"literal_binds": True}))
-        plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {plain_sql}".replace("%", "%%")).scalars())
-    assert "outboxkit_outbox_due" in plan or "outboxkit_outbox_delayed" in plan
-    assert "Seq Scan" not in plan
+        nodes = explain(connection, sql.waiting.next_due(selection), {"limit": 50})
+    assert {"outboxkit_outbox_due", "outboxkit_outbox_delayed"} & indexes_in(nodes)
+    assert "Seq Scan" not in {node["Node Type"] for node in nodes}
 
 
 async def test_what_a_relay_takes_meanwhile_ends_no_cancel(pg_engine: Engine, async_pg_engine: AsyncEngine):
@@ -101,7 +99,7 @@ async def test_what_a_relay_takes_meanwhile_ends_no_cancel(pg_engine: Engine, as
         cancelled = asyncio.create_task(
             change_waiting(async_pg_engine, "cancel", chosen, planned, asyncio.Event(), done, by="ada")
         )
-        await asyncio.to_thread(eventually, lambda: waiting_for_rows(pg_engine))
+        await asyncio.to_thread(eventually, lambda: waiting(pg_engine))
         relay.execute(delete(tables.outbox).where(tables.outbox.c.position.in_(positions)))
         relay.commit()
     await cancelled
@@ -119,7 +117,7 @@ async def test_a_row_that_is_parked_meanwhile_is_not_cancelled(pg_engine: Engine
         cancelled = asyncio.create_task(
             change_waiting(async_pg_engine, "cancel", chosen, planned, asyncio.Event(), done, by="ada")
         )
-        await asyncio.to_thread(eventually, lambda: waiting_for_rows(pg_engine))
+        await asyncio.to_thread(eventually, lambda: waiting(pg_engine))
         relay.commit()
     await cancelled
     assert done.count == 0
@@ -149,9 +147,3 @@ def plan(engine: Engine, selection: WaitingSelection) -> Sequence[int]:
     """The positions of what would be made due, or cancelled."""
     with engine.connect() as connection:
         return plan_change(connection, selection, "due-now").positions
-
-
-def waiting_for_rows(engine: Engine) -> int:
-    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    with engine.connect() as connection:
-        return int(connection.execute(text(asked)).scalar_one())

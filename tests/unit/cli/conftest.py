@@ -23,6 +23,14 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
+def at(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The database of the commands, at which Ada works."""
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    return database_url
+
+
+@pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run `outboxkit` with these arguments and settings. Not for what runs until a signal: see tests/acceptance."""
     monkeypatch.setenv("COLUMNS", "120")

@@ -3,39 +3,16 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-import pytest
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import Engine, update
 
 from outboxkit import tables
+from tests.integration.operators.dead_rows import dead, fill
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import rows
 
-LETTER = {
-    "side": "outbox",
-    "type": "OrderConfirmed",
-    "payload": b"{}",
-    "headers": b"{}",
-    "content_type": "application/json",
-    "reason": "rejected",
-    "attempts": 10,
-}
-
-
-@pytest.fixture
-def at(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
-    monkeypatch.setattr("getpass.getuser", lambda: "ada")
-    return database_url
-
-
-def bury(engine: Engine, *positions: int) -> None:
-    with engine.begin() as connection:
-        for position in positions:
-            connection.execute(insert(tables.dead_letter).values(LETTER | {"message_id": "m", "position": position}))
-
 
 def test_every_action_of_an_operator_is_a_row(run: Run, at: str, engine: Engine):
-    bury(engine, 1, 2, 3)
+    fill(engine, [dead(1), dead(2), dead(3)])
     assert run("dead", "discard", "3", "--yes").code == 0
     assert run("dead", "replay", "--yes", "--type", "OrderConfirmed", "--dry-run").code == 0
     assert run("dead", "replay", "--yes", "--type", "OrderConfirmed", "--yes").code == 0
@@ -57,7 +34,7 @@ def test_every_action_of_an_operator_is_a_row(run: Run, at: str, engine: Engine)
 
 
 def test_what_was_refused_is_in_the_result(run: Run, at: str, engine: Engine):
-    bury(engine, 1, 2)
+    fill(engine, [dead(1), dead(2)])
     with engine.begin() as connection:
         connection.execute(update(tables.dead_letter).where(tables.dead_letter.c.id == 1).values(position=None))
     assert run("dead", "replay", "--yes", "--all", "--yes").code == 3

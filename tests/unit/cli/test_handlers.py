@@ -10,19 +10,17 @@ from tests.unit.cli.conftest import Run
 from tests.unit.shop import rows
 
 
-@pytest.fixture
-def at(database_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
+@pytest.fixture(autouse=True)
+def _known(at: str, engine: Engine) -> None:
     known = [
         {"handler": "SendReceipt", "queue": queue, "function": "shop.send", "types": '["Paid"]'}
         for queue in ("biling", "billing")
     ]
     with engine.begin() as connection:
         connection.execute(insert(tables.handler), known)
-    return database_url
 
 
-def test_the_handlers_are_listed(run: Run, at: str):
+def test_the_handlers_are_listed(run: Run):
     lines = [line.split() for line in run("handlers", "list").out.splitlines()]
     assert lines[0] == ["queue", "handler", "last", "seen", "types", "function"]
     assert [line[:2] + line[-2:] for line in lines[1:]] == [

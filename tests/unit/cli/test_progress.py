@@ -1,4 +1,4 @@
-"""The progress of a long work: a bar on a terminal, lines elsewhere, and nothing if it is short."""
+"""What commands show on a terminal: the progress of a long work, lines elsewhere; and lists that can be read."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from outboxkit.cli import progress as module
+from outboxkit.cli import wording
 from outboxkit.cli.progress import progress
 from outboxkit.runtime import logs
 from tests.support.polling import eventually
@@ -85,3 +86,18 @@ def test_a_terminal_shows_a_bar_below_the_log_and_a_pipe_gets_the_result_alone()
         assert process.stdout.read() == "done\n"
     assert process.returncode == 0
     os.close(ours)
+
+
+@pytest.mark.parametrize(("width", "lines"), [("80", 4), ("120", 2)])
+def test_a_list_can_be_read_on_every_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: str, lines: int
+):
+    """Where a table would break up its words, each row is written as lines."""
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    columns = {"no.": "number", "message id": "whole", "type": "folded", "error": "folded"}
+    row = ["7", "01a21f18-c79e-7409-aef5-cb7bd529aeaa", "OrderConfirmed", "InsufficientFundsOfTheCustomer"]
+    wording.print_table(columns, [row])
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) == lines
+    assert all(text in printed for text in (*columns, *row))

@@ -1,4 +1,4 @@
-"""`outboxkit republish`, up to the broker: see tests/integration/operators/test_replay.py for what it publishes."""
+"""`outboxkit replay`, up to the broker: see tests/integration/operators/test_replay.py for what it publishes."""
 
 import io
 import re
@@ -7,60 +7,71 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine
 
-from outboxkit import ConfigurationError, tables
+from outboxkit import ConfigurationError
 from outboxkit.cli.options import point_in_time
+from outboxkit.operators.replay import Replayed, Replayer
+from tests.integration.operators.kept import keep, row
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
 NOBODY = ("--broker-url", "amqp://127.0.0.1:1/")
 
 
-def keep(engine: Engine, *moments: datetime) -> None:
-    row = {"message_id": "m", "type": "T", "payload": b"", "headers": b"{}", "content_type": "application/json"}
-    with engine.begin() as connection:
-        rows = [row | {"published_at": moment, "position": number} for number, moment in enumerate(moments)]
-        connection.execute(insert(tables.published), rows)
-
-
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _kept(at: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOXKIT_PUBLISH_TIMEOUT", "10ms")
+    moments = (NOW - timedelta(hours=3), NOW, NOW + timedelta(microseconds=250_000))
+    keep(engine, *(row(number, moment, message_id="m") for number, moment in enumerate(moments)))
 
 
-@pytest.fixture
-def kept(engine: Engine) -> None:
-    keep(engine, NOW - timedelta(hours=3), NOW, NOW + timedelta(microseconds=250_000))
-
-
-def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run, kept: None, database_url: str):
-    ended = run("republish", "--to-queue", "q", "--since", "2026-03-01", "--dry-run", "--database-url", database_url)
+def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run):
+    ended = run("republish", "--to-queue", "q", "--since", "2026-03-01", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == ("3 messages for queue q, published from 2026-03-01T09:00:00Z to 2026-03-01T12:00:00.250000Z\n")
 
 
-def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pytest.MonkeyPatch):
+def test_it_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch):
     terminal = io.StringIO("n\n")
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
-    ended = run("republish", "--to-queue", "q", "--database-url", database_url, *NOBODY)
+    ended = run("republish", "--to-queue", "q", *NOBODY)
+    assert (ended.code, "nothing was published: add --yes" in ended.err) == (2, True), "without a terminal"
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    ended = run("republish", "--to-queue", "q", *NOBODY)
     assert ended.code == 1
     assert "Publish them again? [y/N]" in ended.out
     assert "replayed" not in ended.out
 
 
-def test_a_broker_that_is_away_is_said(run: Run, kept: None, database_url: str):
-    ended = run("republish", "--to-queue", "q", "--yes", "--database-url", database_url, *NOBODY)
+def test_a_broker_that_is_away_is_said(run: Run):
+    ended = run("republish", "--to-queue", "q", "--yes", *NOBODY)
     assert ended.code == 1
     assert ended.out.splitlines()[1:] == ["replayed 0 of 3"]
     assert "the broker is away" in ended.err
 
 
-def test_memory_is_refused(run: Run, kept: None, database_url: str):
-    ended = run("republish", "--to-queue", "q", "--yes", "--database-url", database_url, "--broker-url", "memory://")
-    assert ended.code == 2
-    assert "amqp://… is accepted" in ended.err
+def test_messages_that_were_deleted_meanwhile_are_told(run: Run, monkeypatch: pytest.MonkeyPatch):
+    async def overtaken(_: object, __: object, done: Replayed) -> None:
+        done.count, done.gone = 1, 2
+
+    monkeypatch.setattr(Replayer, "run", overtaken)
+    ended = run("republish", "--to-queue", "q", "--yes")
+    assert (ended.code, ended.out.splitlines()[-1]) == (3, "replayed 1 of 3")
+    assert "outboxkit: 2 messages of the selection were deleted while it ran" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--yes", "--broker-url", "memory://"), "amqp://… is accepted"),
+        (("--dry-run", "--handler", ""), "a handler's name of 1 to 255 bytes is accepted"),
+        (("--dry-run", "--handler", "é" * 128), "a handler's name of 1 to 255 bytes is accepted"),
+    ],
+)
+def test_what_cannot_be_is_refused(run: Run, arguments: tuple[str, ...], said: str):
+    ended = run("republish", "--to-queue", "q", *arguments)
+    assert (ended.code, said in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -89,10 +100,8 @@ def test_what_is_no_moment(text: str):
         point_in_time("--since", text, NOW)
 
 
-def test_message_ids_from_a_file_or_standard_input(
-    run: Run, kept: None, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    ask = ("republish", "--to-queue", "q", "--dry-run", "--database-url", database_url)
+def test_message_ids_from_a_file_or_standard_input(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ask = ("republish", "--to-queue", "q", "--dry-run")
     file = tmp_path / "ids"
     file.write_text("m\n\n other \n")
     assert run(*ask, "--ids-file", str(file)).out.endswith("; of the ids, 1 are not kept\n")
@@ -105,12 +114,10 @@ def test_message_ids_from_a_file_or_standard_input(
     ("content", "problem"),
     [(None, "it cannot be read"), (b"", "it holds no message id"), (b"\xff", "it is not text in")],
 )
-def test_a_file_without_ids_replays_nothing(
-    run: Run, kept: None, database_url: str, tmp_path: Path, content: bytes | None, problem: str
-):
+def test_a_file_without_ids_replays_nothing(run: Run, tmp_path: Path, content: bytes | None, problem: str):
     file = tmp_path / "ids"
     if content is not None:
         file.write_bytes(content)
-    ended = run("republish", "--to-queue", "q", "--yes", "--ids-file", str(file), "--database-url", database_url)
+    ended = run("republish", "--to-queue", "q", "--yes", "--ids-file", str(file))
     assert ended.code == 2
     assert ended.err.startswith(f"outboxkit: --ids-file is '{file}': {problem}")

@@ -58,14 +58,6 @@ def test_failures_are_forgotten_after_a_minute_and_are_those_of_one_client():
     failures.check("a")
 
 
-async def test_a_link_works_after_any_number_of_wrong_ones(browser: Browser):
-    access = LinkAccess(user="ann")
-    async with browser(token=None, access=access) as client:
-        for number in range(30):
-            assert (await client.get(f"/login?once=x{number}")).status_code == 403
-        assert (await client.get(f"/login?once={access.token}")).status_code == 303
-
-
 async def test_names_that_are_made_up_do_not_help_to_try_more_passwords(browser: Browser):
     access = BasicAccess({"ann": "correct horse"})
     async with browser(token=None, access=access) as client:
@@ -73,10 +65,12 @@ async def test_names_that_are_made_up_do_not_help_to_try_more_passwords(browser:
         assert [answer.status_code for answer in answers] == [401] * 50 + [429]
 
 
-async def test_a_link_works_once(browser: Browser):
+async def test_a_link_works_once_after_any_number_of_wrong_ones(browser: Browser):
     access = LinkAccess(user="ann")
     link = f"/login?once={access.token}"
     async with browser(token=None, access=access) as client:
+        for number in range(30):
+            assert (await client.get(f"/login?once=x{number}")).status_code == 403
         assert (await client.head(link)).status_code == 200, "a preview of the link does not use it up"
         assert (await client.get(link)).headers["location"] == "/"
         assert (await client.get("/")).status_code == 200
@@ -222,6 +216,15 @@ async def test_every_answer_has_the_headers_that_keep_it_to_itself(browser: Brow
             assert "unsafe" not in headers["content-security-policy"]
             assert "frame-ancestors 'none'" in headers["content-security-policy"]
             assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
+
+
+async def test_paths_and_headers_lead_nowhere_else(browser: Browser):
+    async with browser() as client:
+        for path in ("/static/%2e%2e/access.py", "/static/..%2faccess.py", "/static//etc/passwd"):
+            answer = await client.get(path)
+            assert (answer.status_code, "import" in answer.text) == (404, False), path
+        for path in ("/search?q=x%0d%0aX-Evil:1", "/message?id=x%0d%0aX-Evil:1", "/messages?after=%0d%0aX-Evil:1"):
+            assert not [value for value in (await client.get(path)).headers.values() if {"\r", "\n"} & set(value)]
 
 
 async def test_only_http_is_served():

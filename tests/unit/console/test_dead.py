@@ -6,37 +6,27 @@ import re
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, delete, insert, update
+from sqlalchemy import Engine, delete, update
 
 from outboxkit.console import dead
 from outboxkit.tables import dead_letter
+from tests.integration.operators.dead_rows import buried, fill
 from tests.unit.console.conftest import Browser
 
-LETTER: dict[str, Any] = {
-    "side": "inbox",
-    "queue": "billing",
-    "handler": "Bill",
-    "reason": "failed",
-    "attempts": 3,
-    "type": "OrderConfirmed",
-    "payload": b"{}",
-    "headers": b"{}",
-    "content_type": "application/json",
-    "dead_at": datetime.now(UTC),
-}
+NOW = datetime.now(UTC)
+
+
+def letter(message_id: str, **more: Any) -> dict[str, Any]:
+    return buried(message_id, **{"handler": "Bill", "error": None, "dead_at": NOW, "created_at": NOW} | more)
 
 
 @pytest.fixture
 def letters(engine: Engine) -> Engine:
     """120 dead letters of one type, and two of others."""
-    rows = [LETTER | {"message_id": f"m{number}", "created_at": LETTER["dead_at"]} for number in range(120)]
-    others = [{"message_id": "a", "type": "A", "key": "k's"}, {"message_id": "b", "type": "B", "reason": "crash"}]
-    with engine.begin() as connection:
-        for row in [*rows, *(rows[0] | each for each in others)]:
-            connection.execute(insert(dead_letter), row)
+    rows = [letter(f"m{number}") for number in range(120)]
+    fill(engine, [*rows, letter("a", type="A", key="k's"), letter("b", type="B", reason="crash")])
     return engine
 
 
@@ -56,8 +46,7 @@ async def test_a_list_is_paged_and_filtered(browser: Browser, letters: Engine):
 
 
 async def test_a_message_leads_to_the_dry_run_of_its_dead_letters(browser: Browser, letters: Engine):
-    with letters.begin() as connection:
-        connection.execute(insert(dead_letter), LETTER | {"message_id": "m7", "handler": "Ship"})
+    fill(letters, [letter("m7", handler="Ship")])
     async with browser() as client:
         page = (await client.get("/message?id=m7")).text
         link = html.unescape(page.partition(">Replay all 2<")[0].rpartition('href="')[2].rstrip('"'))
@@ -66,9 +55,7 @@ async def test_a_message_leads_to_the_dry_run_of_its_dead_letters(browser: Brows
 
 
 async def test_a_traceback_is_shown_to_those_who_may_see_what_is_in_messages(browser: Browser, letters: Engine):
-    failed = LETTER | {"message_id": "m7", "handler": "Ship", "traceback": "Traceback:\n  <b>KeyError</b>"}
-    with letters.begin() as connection:
-        connection.execute(insert(dead_letter), failed)
+    fill(letters, [letter("m7", handler="Ship", traceback="Traceback:\n  <b>KeyError</b>")])
     async with browser(may=("read", "payload")) as client:
         page = (await client.get("/message?id=m7")).text
         assert "The traceback of Ship" in page
@@ -93,7 +80,7 @@ async def test_resolved_ones_are_shown_with_who_resolved_them(browser: Browser, 
         )
     async with browser() as client:
         assert "bob" not in (await client.get("/dead?newer=1d")).text
-        place = json.dumps([LETTER["dead_at"].isoformat(), 50])
+        place = json.dumps([NOW.isoformat(), 50])
         page = (await client.get("/dead", params={"after": place, "resolved": "yes"})).text
         assert "bob" in page
         assert 'name="id" value="7"' not in page
@@ -160,9 +147,7 @@ async def test_each_count_of_a_group_leads_to_its_rows(browser: Browser, letters
     with letters.begin() as connection:
         connection.execute(delete(dead_letter).where(dead_letter.c.id > 1))
         connection.execute(update(dead_letter).values({group: None}))
-        for value in values:
-            row = LETTER | {"message_id": str(uuid4()), "created_at": LETTER["dead_at"], group: value}
-            connection.execute(insert(dead_letter), row)
+    fill(letters, [letter(f"v{number}", **{group: value}) for number, value in enumerate(values)])
     async with browser() as client:
         page = (await client.get(f"/dead?group={group}")).text
         links = re.findall(r'class="number" href="([^"]*)">(\d+)</a>', page)

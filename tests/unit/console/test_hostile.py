@@ -12,23 +12,9 @@ READ = (
 )
 WRITTEN = ("/dead/plan", "/replay", "/operation/stop", "/workers/pause", "/workers/resume", "/x")
 NAMES = (
-    *(
-        "id",
-        "q",
-        "type",
-        "key",
-        "state",
-        "place",
-        "after",
-        "before",
-        "older",
-        "newer",
-        "prefix",
-        "by",
-        "reason",
-        "page",
-    ),
+    *("id", "q", "type", "key", "state", "place", "after", "before", "older", "newer", "prefix", "by", "reason"),
     *("action", "all", "rate", "upto", "total", "selection", "why", "group", "same_key", "kind", "queue", "handler"),
+    "page",
 )
 VALUES = (
     *("[1,2]", "[null,1]", "9" * 400, "9" * 19, "-1", "soon", "1h", "-1h", "held", "kept", "dead", "replay", "discard"),

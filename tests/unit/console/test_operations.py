@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, select, update
 
 from outboxkit import ids
 from outboxkit.console import BasicAccess, operations, serving
@@ -14,20 +14,17 @@ from outboxkit.console.access import ConsoleRight
 from outboxkit.operators.background import Plan, begin_operation
 from outboxkit.operators.deadletters import Selection
 from outboxkit.runtime.settings import load
-from outboxkit.tables import audit, dead_letter, operation, outbox
+from outboxkit.tables import audit, dead_letter, operation
+from tests.integration.operators import dead_rows
+from tests.support.polling import eventually_async
 from tests.unit.console.conftest import Browser, csrf_in
 
-LETTER: dict[str, Any] = {
-    "type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "application/json", "side": "outbox",
-    "reason": "rejected", "attempts": 1, "dead_at": datetime.now(UTC),
-}  # fmt: skip
 OPERATOR: tuple[ConsoleRight, ...] = ("read", "operate")
 
 
 def fill(engine: Engine, count: int) -> None:
-    with engine.begin() as connection:
-        rows = [LETTER | {"message_id": f"m{number}", "position": number + 1} for number in range(count)]
-        connection.execute(insert(dead_letter), rows)
+    now = datetime.now(UTC)
+    dead_rows.fill(engine, [dead_rows.dead(number, dead_at=now, error=None) for number in range(1, count + 1)])
 
 
 def fields_of(page: str) -> dict[str, str]:
@@ -37,13 +34,17 @@ def fields_of(page: str) -> dict[str, str]:
     return {name: value.replace("&#34;", '"') for name, value in found}
 
 
+async def begin(client: Any, query: str = "all=yes", **more: str) -> str:
+    """Begin what a dry run has planned; the place of the operation."""
+    fields = fields_of((await client.get(f"/dead/plan?{query}")).text) | more
+    return str((await client.post("/dead/plan", data=fields)).headers["location"])
+
+
 async def ended(client: Any, place: str) -> str:
-    for _ in range(400):
-        page = str((await client.get(place)).text)
-        if "data-refresh" not in page:
-            return page
-        await asyncio.sleep(0.02)
-    raise AssertionError(page)
+    async def read() -> str:
+        return str((await client.get(place)).text)
+
+    return await eventually_async(read, lambda page: "data-refresh" not in page)
 
 
 @pytest.mark.parametrize(("action", "outcome"), [("replay", "replayed"), ("discard", "discarded")])
@@ -53,10 +54,8 @@ async def test_dead_letters_are_resolved_after_a_dry_run(browser: Browser, engin
         dry = (await client.get(f"/dead/plan?action={action}&all=yes&type=OrderConfirmed&newer=1d")).text
         assert f"Dry run: {action} 700 dead letters" in dry
         assert f"outboxkit dead {action} --type OrderConfirmed --since 1d" in dry
-        fill_later = insert(dead_letter).values(LETTER | {"message_id": "later", "position": 9000})
-        with engine.begin() as connection:
-            assert not connection.execute(select(dead_letter).where(dead_letter.c.resolution.is_not(None))).all()
-            connection.execute(fill_later)
+        assert {letter.resolution for letter in dead_rows.letters(engine).values()} == {None}
+        dead_rows.fill(engine, [dead_rows.dead(9000)])
         answer = await client.post("/dead/plan", data=fields_of(dry) | {"why": "the bank is back"})
         page = await ended(client, answer.headers["location"])
         assert "700 of 700" in page
@@ -66,10 +65,9 @@ async def test_dead_letters_are_resolved_after_a_dry_run(browser: Browser, engin
             assert row.operator == "ann"
             assert "the bank is back" in row.filter
             assert not connection.execute(select(operation)).all()
-            states = connection.execute(select(dead_letter.c.message_id, dead_letter.c.resolution)).all()
-            assert {state for id_, state in states if id_ != "later"} == {outcome}
-            assert dict(map(tuple, states))["later"] is None
-            assert len(connection.execute(select(outbox)).all()) == (700 if action == "replay" else 0)
+        *states, later = (letter.resolution for letter in dead_rows.letters(engine).values())
+        assert (set(states), later) == ({outcome}, None)
+        assert len(dead_rows.outbox_rows(engine)) == (700 if action == "replay" else 0)
 
 
 async def test_the_command_works_at_an_operation_before_anybody_comes_and_gives_it_back_at_its_end(
@@ -105,8 +103,7 @@ async def test_a_form_that_is_sent_again_leads_to_its_operation(browser: Browser
         if ends:
             await ended(client, place)
         assert (await client.post("/dead/plan", data=dry | {"rate": "7"})).headers["location"] == place
-        other = fields_of((await client.get("/dead/plan?all=yes&action=discard")).text) | {"why": "w"}
-        assert ends or (await client.post("/dead/plan", data=other)).headers["location"] != place
+        assert ends or await begin(client, "all=yes&action=discard", why="w") != place
     with engine.connect() as connection:
         assert len(connection.execute(select(audit)).all()) == (1 if ends else 2)
 
@@ -136,8 +133,7 @@ async def test_a_dry_run_reads_a_window_and_the_operation_takes_all(
 async def test_an_operation_is_stopped_and_the_next_console_goes_on(browser: Browser, engine: Engine):
     fill(engine, 5)
     async with browser(may=OPERATOR) as client:
-        dry = (await client.get("/dead/plan?all=yes")).text
-        place = (await client.post("/dead/plan", data=fields_of(dry) | {"rate": "1"})).headers["location"]
+        place = await begin(client, rate="1")
         while "<dt>Done</dt>" in (page := (await client.get(place)).text) and " 0 of 5" in page:
             await asyncio.sleep(0.02)
         assert "dead replay" in (await client.get("/operations")).text
@@ -244,8 +240,7 @@ async def test_pages_without_operations(browser: Browser):
 async def test_a_console_that_only_reads_leaves_operations_alone(browser: Browser, engine: Engine):
     fill(engine, 3)
     async with browser(may=OPERATOR) as client:
-        dry = fields_of((await client.get("/dead/plan?all=yes")).text) | {"rate": "1"}
-        place = (await client.post("/dead/plan", data=dry)).headers["location"]
+        place = await begin(client, rate="1")
     async with browser() as client:
         for _ in range(20):
             assert "waiting" in (await client.get(place)).text

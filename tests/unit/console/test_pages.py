@@ -231,23 +231,15 @@ async def test_a_page_behind_long_names_is_shown(browser: Browser, engine: Engin
 
 
 @pytest.mark.parametrize("redact", [["Email", "TENANT"], lambda type_, document: {"type": type_, "of": len(document)}])
-async def test_fields_are_taken_out(browser: Browser, engine: Engine, redact: Any):
+async def test_fields_are_taken_out_at_any_depth(browser: Browser, engine: Engine, redact: Any):
     payload = b'{"a": [{"email": "ann@example"}], "total": 12345678901234567890.10}'
-    add(engine, outbox, {"message_id": "m", "dedup": True, "payload": payload})
-    async with browser(may=("read", "payload"), redact=redact) as client:
-        page = (await client.get("/message?id=m")).text
-    assert "ann@example" not in page
-    assert ("12345678901234567890.10" in page) == isinstance(redact, list)
-
-
-@pytest.mark.parametrize("redact", [["Email"], lambda type_, document: document])
-async def test_fields_are_taken_out_of_headers_at_any_depth(browser: Browser, engine: Engine, redact: Any):
     headers = b'{"deep": {"email": "ann@example"}, "list": [{"email": "bob@example"}], "email": "eve@example"}'
-    add(engine, outbox, {"message_id": "m", "dedup": True, "headers": headers})
+    add(engine, outbox, {"message_id": "m", "dedup": True, "payload": payload, "headers": headers})
     async with browser(may=("read", "payload"), redact=redact) as client:
         page = (await client.get("/message?id=m")).text
-    assert "deep" in page
     assert "@example" not in page
+    assert "deep" in page
+    assert ("12345678901234567890.10" in page) == isinstance(redact, list)
 
 
 async def test_it_is_mounted_under_a_prefix(browser: Browser, sqlite_url: str):

@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy import Engine, delete, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, tables
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.codec.headers import read_delivery_headers
 from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
-from tests.unit.shop import NOW
+from tests.integration.operators.kept import NOW, keep, row
 
 SECOND = timedelta(seconds=1)
 
@@ -45,22 +45,33 @@ class Queue(Publisher):
         return [message.id for message in self.taken]
 
 
-def keep(engine: Engine, position: int, at: datetime = NOW, **more: object) -> None:
-    row: dict[str, Any] = {"published_at": at, "position": position, "message_id": f"m-{position}", "type": "T"}
-    row |= {"payload": b"{}", "headers": b"{}", "content_type": "application/json"} | more
-    with engine.begin() as connection:
-        connection.execute(insert(tables.published), [row])
+def fill(engine: Engine, count: int) -> None:
+    """Messages that were published at a second each."""
+    keep(engine, *(row(position, NOW + position * SECOND) for position in range(1, count + 1)))
 
 
-async def replay(engine: AsyncEngine, queue: Queue, selection: ReplaySelection | None = None, **more: Any) -> Replayed:
-    done = Replayed()
-    await Replayer(engine, queue, selection or ReplaySelection(), **more).run(asyncio.Event(), done)
+async def replay(
+    engine: AsyncEngine,
+    queue: Queue,
+    selection: ReplaySelection | None = None,
+    *,
+    stop: asyncio.Event | None = None,
+    done: Replayed | None = None,
+    **more: Any,
+) -> Replayed:
+    done = done or Replayed()
+    replayer = Replayer(engine, queue, selection or ReplaySelection(), **{"monotonic": lambda: 0.0} | more)
+    await replayer.run(stop or asyncio.Event(), done)
     return done
 
 
+async def no_time(_: float) -> None:
+    pass
+
+
 async def test_they_come_in_the_order_of_publishing_and_of_position(engine: Engine, async_engine: AsyncEngine):
-    for position, seconds in ((3, 1), (2, 0), (1, 0), (5, -1), (4, 2)):
-        keep(engine, position, NOW + seconds * SECOND)
+    order = ((3, 1), (2, 0), (1, 0), (5, -1), (4, 2))
+    keep(engine, *(row(position, NOW + seconds * SECOND) for position, seconds in order))
     queue = Queue()
     await replay(async_engine, queue)
     assert queue.ids == ["m-5", "m-1", "m-2", "m-3", "m-4"]
@@ -83,7 +94,7 @@ async def test_a_selection_holds_in_all_its_parts(
     engine: Engine, async_engine: AsyncEngine, selection: ReplaySelection, ids: list[str]
 ):
     for position, (kind, key) in enumerate((("A", None), ("B", "k"), ("A", "k"), ("B", None)), start=1):
-        keep(engine, position, NOW + position * SECOND, type=kind, key=key)
+        keep(engine, row(position, NOW + position * SECOND, type=kind, key=key))
     queue = Queue()
     done = await replay(async_engine, queue, selection)
     found = await Replayer(async_engine, queue, selection).find()
@@ -98,10 +109,10 @@ async def test_what_is_published_later_is_no_part_of_it(
     engine: Engine, async_engine: AsyncEngine, until: datetime | None
 ):
     def publish_another(batch: Sequence[Message]) -> list[Receipt]:
-        keep(engine, 2, datetime.now(NOW.tzinfo))
+        keep(engine, row(2, datetime.now(NOW.tzinfo)))
         return [CONFIRMED] * len(batch)
 
-    keep(engine, 1)
+    fill(engine, 1)
     queue = Queue(publish_another)
     assert (await replay(async_engine, queue, ReplaySelection(until=until))).complete
     assert queue.ids == ["m-1"]
@@ -120,8 +131,7 @@ def refuse(index: int, verdict: Verdict = Verdict.UNROUTABLE) -> Callable[[Seque
 async def test_it_ends_before_a_message_that_is_refused_whatever_is_confirmed_behind_it(
     engine: Engine, async_engine: AsyncEngine, verdict: Verdict, index: int
 ):
-    for position in range(1, 5):
-        keep(engine, position, NOW + position * SECOND)
+    fill(engine, 4)
     queue = Queue(refuse(index, verdict))
     done = await replay(async_engine, queue)
     assert (done.count, done.complete) == (index, False)
@@ -131,8 +141,7 @@ async def test_it_ends_before_a_message_that_is_refused_whatever_is_confirmed_be
 
 
 async def test_a_page_without_answers_is_published_again(engine: Engine, async_engine: AsyncEngine):
-    for position in range(1, 4):
-        keep(engine, position)
+    fill(engine, 3)
     queue = Queue(refuse(1, Verdict.UNKNOWN))
     assert (await replay(async_engine, queue)).count == 3
     assert queue.ids == ["m-1", "m-3", "m-1", "m-2", "m-3"]
@@ -142,23 +151,16 @@ async def test_an_outage_that_lasts_is_an_error_that_says_how_far_it_is(engine: 
     def be_away(_: Sequence[Message]) -> list[Receipt]:
         raise BrokerUnavailable("gone")
 
-    keep(engine, 1)
-    keep(engine, 2, NOW + SECOND)
+    fill(engine, 2)
     queue, done = Queue(lambda batch: [CONFIRMED] * len(batch), *[be_away] * 50), Replayed()
-    worker = Replayer(async_engine, queue, ReplaySelection(), rate=1, patience=timedelta(milliseconds=1), sleep=no_time)
     with pytest.raises(BrokerUnavailable):
-        await worker.run(asyncio.Event(), done)
-    assert (done.count, done.upto, done.complete) == (1, NOW, False)
-
-
-async def no_time(_: float) -> None:
-    pass
+        await replay(async_engine, queue, done=done, rate=1, patience=timedelta(milliseconds=1), sleep=no_time)
+    assert (done.count, done.upto, done.complete) == (1, NOW + SECOND, False)
 
 
 @pytest.mark.parametrize(("rate", "batches"), [(2, [2, 2, 1]), (0.5, [1] * 5), (1000, [5]), (math.inf, [5])])
 async def test_a_rate_is_kept(engine: Engine, async_engine: AsyncEngine, rate: float, batches: list[int]):
-    for position in range(1, 6):
-        keep(engine, position)
+    fill(engine, 5)
     now = [100.0]
 
     async def sleep(seconds: float) -> None:
@@ -172,15 +174,13 @@ async def test_a_rate_is_kept(engine: Engine, async_engine: AsyncEngine, rate: f
 
 async def test_a_replay_that_goes_on_waits_for_its_own_messages_alone(engine: Engine, async_engine: AsyncEngine):
     """The first thousand were published before it was interrupted, by another process."""
-    for position in range(1, 4):
-        keep(engine, position)
+    fill(engine, 3)
     slept, done = list[float](), Replayed(count=1000, total=1003)
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    replayer = Replayer(async_engine, Queue(), ReplaySelection(), rate=1, monotonic=lambda: 0.0, sleep=sleep)
-    await replayer.run(asyncio.Event(), done)
+    await replay(async_engine, Queue(), done=done, rate=1, sleep=sleep)
     assert slept == [1, 2, 3]
     assert (done.count, done.complete) == (1003, True)
 
@@ -188,7 +188,7 @@ async def test_a_replay_that_goes_on_waits_for_its_own_messages_alone(engine: En
 async def test_a_kept_message_that_went_back_to_one_handler_is_replayed_for_all(
     engine: Engine, async_engine: AsyncEngine
 ):
-    keep(engine, 1, queue="mails", headers=b'{"a":1,"outboxkit-handlers":["SendMail"]}')
+    keep(engine, row(1, NOW, queue="mails", headers=b'{"a":1,"outboxkit-handlers":["SendMail"]}'))
     queue = Queue()
     await replay(async_engine, queue)
     (message,) = queue.taken
@@ -197,8 +197,7 @@ async def test_a_kept_message_that_went_back_to_one_handler_is_replayed_for_all(
 
 
 async def test_the_audit_trail_has_the_count_every_two_seconds(engine: Engine, async_engine: AsyncEngine):
-    for position in range(1, 6):
-        keep(engine, position)
+    fill(engine, 5)
     now, counts = [100.0], list[int]()
 
     def count() -> int:
@@ -214,16 +213,14 @@ async def test_the_audit_trail_has_the_count_every_two_seconds(engine: Engine, a
 
 
 async def test_messages_that_are_deleted_meanwhile_leave_it_incomplete(engine: Engine, async_engine: AsyncEngine):
-    for position in range(1, 6):
-        keep(engine, position, NOW + position * SECOND)
+    fill(engine, 5)
 
     async def prune(_: float) -> None:  # it sleeps after each page
         with engine.begin() as connection:
             connection.execute(delete(tables.published).where(tables.published.c.position.in_([1, 3, 4])))
 
-    done, queue = Replayed(), Queue()
-    replayer = Replayer(async_engine, queue, ReplaySelection(), rate=2, monotonic=lambda: 0.0, sleep=prune)
-    await replayer.run(asyncio.Event(), done)
+    queue = Queue()
+    done = await replay(async_engine, queue, rate=2, sleep=prune)
     assert (queue.ids, done.complete, done.gone, done.total) == (["m-1", "m-2", "m-5"], False, 2, 5)
     with engine.connect() as connection:
         results = connection.execute(select(tables.audit.c.result)).scalars().all()
@@ -231,8 +228,7 @@ async def test_messages_that_are_deleted_meanwhile_leave_it_incomplete(engine: E
 
 
 async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncEngine):
-    for position in range(1, 4):
-        keep(engine, position, NOW + position * SECOND)
+    fill(engine, 3)
     stop, done, seen = asyncio.Event(), Replayed(), []
 
     async def stop_after_the_second(_: float) -> None:  # it sleeps after each page
@@ -240,18 +236,14 @@ async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncE
         if done.count == 2:
             stop.set()
 
-    replayer = Replayer(
-        async_engine, Queue(), ReplaySelection(), rate=1, monotonic=lambda: 0.0, sleep=stop_after_the_second
-    )
-    await replayer.run(stop, done)
+    await replay(async_engine, Queue(), stop=stop, done=done, rate=1, sleep=stop_after_the_second)
     assert seen == [1, 2]
     assert (done.count, done.upto, done.complete) == (2, NOW + 2 * SECOND, False)
 
 
 async def test_messages_by_their_ids(engine: Engine, async_engine: AsyncEngine):
     """In the order of their publishing, whatever lies between; more than a page of them, and some that are not kept."""
-    for position in range(20):
-        keep(engine, position, NOW + (20 - position) * SECOND)
+    keep(engine, *(row(position, NOW + (20 - position) * SECOND) for position in range(20)))
     wanted = frozenset(["m-3", "m-4", "m-9", "m-19", "nowhere"])
     selection = ReplaySelection(message_ids=wanted)
     messages = await Replayer(async_engine, Queue(), selection).find()
@@ -259,13 +251,9 @@ async def test_messages_by_their_ids(engine: Engine, async_engine: AsyncEngine):
     assert (messages.first, messages.last) == (NOW + SECOND, NOW + 17 * SECOND)
     for rate in (None, 2.0):
         queue = Queue()
-        done = await replay(async_engine, queue, selection, rate=rate, sleep=no_sleep, monotonic=lambda: 1e9)
+        done = await replay(async_engine, queue, selection, rate=rate, sleep=no_time)
         assert (queue.ids, done.count, done.complete) == (["m-19", "m-9", "m-4", "m-3"], 4, True)
-    only = ReplaySelection(message_ids=wanted, type="T", until=NOW + 10 * SECOND)
+    only = ReplaySelection(message_ids=wanted, type="OrderConfirmed", until=NOW + 10 * SECOND)
     queue = Queue()
     assert (await replay(async_engine, queue, only)).count == 1
     assert queue.ids == ["m-19"]
-
-
-async def no_sleep(_: float) -> None:
-    pass

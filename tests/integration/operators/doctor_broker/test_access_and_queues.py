@@ -164,14 +164,6 @@ async def test_queues_of_another_kind(
     assert findings[code].severity == severity
 
 
-async def test_a_queue_of_the_other_order(server: PrivateRabbitmq, client: PlainClient):
-    async with consuming(client, ordered=True):
-        findings, _ = await examined(settings_of(server, client))
-        assert findings["queue-kind"].severity is Severity.PROBLEM
-        findings, _ = await examined(settings_of(server, client, ordered=True))
-        assert "queue-kind" not in findings
-
-
 async def test_a_queue_of_another_connection(server: PrivateRabbitmq, client: PlainClient):
     client.declare_exchange()
     client._channel().queue_declare(client.queue, exclusive=True)

@@ -4,6 +4,7 @@ import json
 import shlex
 
 from sqlalchemy import delete, insert
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
 from outboxkit.operators.doctor.broker import expected_broker
@@ -11,7 +12,6 @@ from outboxkit.operators.doctor.broker.checks import rights_to_work
 from outboxkit.operators.doctor.broker.expected import TableFacts, with_facts
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
-from outboxkit.runtime import process
 from outboxkit.runtime.settings import Settings
 from outboxkit.runtime.sources import Shards
 from outboxkit.tables import sharding
@@ -29,25 +29,23 @@ def rights_of(settings: Settings) -> str:
 
 
 async def test_the_shards_are_fed_in_place_of_the_queue(
-    server: PrivateRabbitmq, admin: Admin, client: PlainClient, postgresql_url: str
+    server: PrivateRabbitmq, admin: Admin, client: PlainClient, async_pg_engine: AsyncEngine
 ):
-    engine = process.engine(postgresql_url, name="test")
     two = Shards(client.queue, 2)
     await ShardMove(client.url, client.exchange, [TYPE], DELAYS).bind(two)
     settings = settings_of(server, client, ordered=True)
-    findings, _ = await examined(settings, handlers_of(TYPE), engine=engine)
+    findings, _ = await examined(settings, handlers_of(TYPE), engine=async_pg_engine)
     assert findings.keys() & UNFED == {"queue-unbound"}, "a queue of which the tables do not say that it is split"
-    async with engine.begin() as connection:
+    async with async_pg_engine.begin() as connection:
         await connection.execute(insert(sharding).values(queue=client.queue, shards=2))
-    findings, _ = await examined(settings_of(server, client), handlers_of(TYPE), engine=engine)
+    findings, _ = await examined(settings_of(server, client), handlers_of(TYPE), engine=async_pg_engine)
     assert findings.keys() & (UNFED | {"queue-kind", "queue-missing"}) == set()
     consume = f"outboxkit consume MODULE --queue {client.queue} --ordered --shards 2"
     assert findings["queue-unconsumed"].commands == (consume,)
     assert client.queue + ".2.1" in findings["queue-unconsumed"].what
     admin.delete("exchanges", "/", two.exchange)
-    findings, _ = await examined(settings, handlers_of(TYPE), engine=engine)
+    findings, _ = await examined(settings, handlers_of(TYPE), engine=async_pg_engine)
     assert f"{client.queue}.2." in findings["queue-unbound"].what
-    await engine.dispose()
 
 
 async def test_the_printed_rights_are_enough_for_a_consumer_of_shards(
@@ -70,9 +68,8 @@ async def test_the_printed_rights_are_enough_for_a_consumer_of_shards(
 
 
 async def test_a_move_is_named_with_what_it_waits_for_and_new_shards_may_wait(
-    server: PrivateRabbitmq, client: PlainClient, postgresql_url: str
+    server: PrivateRabbitmq, client: PlainClient, async_pg_engine: AsyncEngine
 ):
-    engine = process.engine(postgresql_url, name="test")
     move, one, two = (
         ShardMove(client.url, client.exchange, [TYPE], DELAYS),
         Shards(client.queue, 1),
@@ -83,10 +80,10 @@ async def test_a_move_is_named_with_what_it_waits_for_and_new_shards_may_wait(
 
     async def examined_with(draining: dict[str, list[str] | None], **row: object) -> dict[str, Diagnosis]:
         values = {"queue": client.queue, "shards": 2, "draining": json.dumps(draining), "move": 1} | row
-        async with engine.begin() as connection:
+        async with async_pg_engine.begin() as connection:
             await connection.execute(delete(sharding))
             await connection.execute(insert(sharding).values(**values))
-        return (await examined(settings_of(server, client), handlers_of(TYPE), engine=engine))[0]
+        return (await examined(settings_of(server, client), handlers_of(TYPE), engine=async_pg_engine))[0]
 
     findings = await examined_with(dict.fromkeys(old))
     assert f"Nobody consumes queue {client.queue!r}, and nothing" in findings["queue-unconsumed"].what
@@ -103,4 +100,3 @@ async def test_a_move_is_named_with_what_it_waits_for_and_new_shards_may_wait(
         f"Nobody consumes queues '{client.queue}.2.0', '{client.queue}.2.1', and" in findings["queue-unconsumed"].what
     )
     await subscriber.close()
-    await engine.dispose()

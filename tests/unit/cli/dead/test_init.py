@@ -9,10 +9,7 @@ from sqlalchemy import Engine
 from tests.integration.operators.dead_rows import buried, dead, fill
 from tests.unit.cli.conftest import Run
 
-
-@pytest.fixture(autouse=True)
-def _database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
+pytestmark = pytest.mark.usefixtures("at")
 
 
 def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):

@@ -31,12 +31,8 @@ def test_every_committed_order_has_one_effect(run: Run, temporary_folder: Path):
     assert int(found["duplicates caught by the inbox"]) > 0
     assert int(found["deliveries, a fifth of them sent twice"]) == 36 + int(found["duplicates caught by the inbox"])
     assert "Every committed order has exactly one effect." in ended.out
-    assert not list(temporary_folder.iterdir()), "the demo cleans up"
-
-
-def test_it_ends_with_what_to_type_next(run: Run):
-    ended = run("demo", "--orders", "10")
     assert "the README; then docs/tutorial.md" in ended.out.splitlines()[-2]
+    assert not list(temporary_folder.iterdir()), "the demo cleans up"
 
 
 def test_without_an_inbox_the_damage_shows(run: Run):

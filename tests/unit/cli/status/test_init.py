@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy import Engine
 
 from outboxkit import tables
 from tests.unit.cli.conftest import Run
@@ -99,22 +99,18 @@ def test_other_destinations_have_a_line_each(run: Run, filled: str, engine: Engi
 STATES = ("pending", "ready", "delayed", "held", "parked")
 
 
-def test_why_messages_wait_is_said_for_each_destination(run: Run, database_url: str):
-    engine = create_engine(database_url)
-    message = {"type": "T", "payload": b"{}", "headers": b"{}", "content_type": "application/json", "held": True}
+def test_why_messages_wait_is_said_for_each_destination(run: Run, engine: Engine, database_url: str):
     rows = [
-        {"destination": "default", "last_error": "queue full", "due_at": NOW + HOUR},
+        {"destination": "default", "last_error": "queue full", "due_at": NOW + HOUR, "attempts": 4},
         {"destination": "default", "last_error": "unroutable", "due_at": NOW + 2 * HOUR},
         {"destination": "default", "last_error": None, "due_at": NOW + 3 * HOUR},
         {"destination": "payments", "last_error": "HTTP 401 \x1b[2J" + "x" * 300, "due_at": NOW + HOUR},
         {"destination": "payments", "last_error": "dead", "due_at": tables.PARKED},
     ]
     with engine.begin() as connection:
-        connection.execute(
-            insert(tables.outbox), [message | row | {"message_id": f"{n}"} for n, row in enumerate(rows)]
-        )
-    engine.dispose()
+        for row in rows:
+            add_rows(connection, type="T", held=True, **row)
     lines = " ".join(run("status", "--database-url", database_url).out.split())
-    assert "2 messages of type T to default cannot be published for now: unroutable" in lines
+    assert "2 messages of type T to default cannot be published, after up to 4 attempts: unroutable" in lines
     assert "1 message of type T to payments cannot be published for now: HTTP 401 \\x1b[2J" in lines
     assert "x" * 201 not in lines

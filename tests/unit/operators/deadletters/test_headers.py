@@ -11,8 +11,7 @@ from pamqp.header import ContentHeader
 
 from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, HEADER_OVERHEAD, Encoder
 from outboxkit.codec import headers as own
-from outboxkit.codec.headers import MAX_DEPTH, DeliveryHeaders, carried, read_delivery_headers, without_own
-from outboxkit.codec.rows import decode_headers
+from outboxkit.codec.headers import MAX_DEPTH, carried, without_own
 from outboxkit.message import Message
 from outboxkit.operators.deadletters import refusal
 from tests.unit.shop import NOW
@@ -86,13 +85,6 @@ def test_what_is_deeper_than_any_driver_reads_becomes_text():
     for _ in range(MAX_DEPTH - 1):
         (found,) = found
     assert found == ["[" * 8 + "]" * 8]
-
-
-def test_the_handler_that_gave_it_up_is_named_beside_them():
-    found = refusal.of_replay(letter(b'{"tenant":"a"}', handler="SendReceipt"), accepted_at=NOW)
-    kept = decode_headers(found)
-    assert without_own(kept) == {"tenant": "a"}
-    assert read_delivery_headers(kept) == DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW, replayed=True)
 
 
 @pytest.mark.parametrize("stored", [b"{", b"[]", b"\xff", b'{"a":1e999}', b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"])

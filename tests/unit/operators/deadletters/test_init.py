@@ -31,6 +31,7 @@ async def test_the_newest_come_first_and_the_rest_is_counted(engine: Engine, asy
         (Selection(key="a"), {1}),
         (Selection(reason="expired"), {3}),
         (Selection(side="inbox"), set()),
+        (Selection(destination="payments"), {2}),
         (Selection(numbers=(1, 4)), {1}),
         (Selection(numbers=(1,), message_ids=("m-2", "nobody's")), {1, 2}),
         (Selection(before=LONG_AGO), {3}),
@@ -42,7 +43,7 @@ async def test_each_condition_holds(engine: Engine, async_engine: AsyncEngine, s
     gone = {"resolution": None, "resolved_by": None}
     letters = [
         dead(1, key="a", **gone),
-        dead(2, type="ParcelSent", **gone),
+        dead(2, type="ParcelSent", destination="payments", **gone),
         dead(3, reason="expired", dead_at=LONG_AGO - SECOND, **gone),
         dead(4, resolution="replayed", resolved_by="somebody"),
     ]

@@ -1,4 +1,4 @@
-"""Dead letters that a replay refuses. tests/integration/operators/test_sending_back.py has each kind in a database."""
+"""Dead letters that a replay refuses. tests/integration/operators/test_sending_back.py has some in a database."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -27,10 +27,15 @@ def refusal(row: dict[str, Any], rules: ReplayRules = RULES) -> Refusal | None:
         (buried(handler=None, reason="no handler"), None),
         (buried(payload=b"\xff", reason="undecodable"), None),
         (buried(None), Refusal.MALFORMED),
+        (buried(type=None), Refusal.MALFORMED),
         (buried(type=""), Refusal.MALFORMED),
+        (buried(reason="malformed"), Refusal.MALFORMED),
         (buried("a\0b"), Refusal.MALFORMED),
         (buried(key="é" * 128), Refusal.MALFORMED),
+        (buried(correlation_id="é" * 200), Refusal.MALFORMED),
         (buried(queue="é" * 128), Refusal.NO_QUEUE),
+        (buried(queue=""), Refusal.NO_QUEUE),
+        (buried(queue=None), Refusal.NO_QUEUE),
         (buried(ids.new(at=EDGE)), None),
         (buried(ids.new(at=EDGE - MILLISECOND)), Refusal.STALE),
         (buried(created_at=EDGE - MILLISECOND), Refusal.STALE),

@@ -122,6 +122,7 @@ def test_other_files_are_left_alone(folder: Folder):
         ("{", "cannot be read: "),
         ("[" * 100_000, "is nested too deeply. Restore the file, or export it again"),
         ('{"type": "object", "properties": 5}', "is damaged: .*Restore the file, or export it again"),
+        ('{"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}', r".*a \$ref leads in a circle.*Restore"),
     ],
 )
 def test_a_file_that_is_no_schema_is_named(folder: Folder, text: str, error: str):
