@@ -284,16 +284,20 @@ OLD = {
 }
 
 
-@pytest.mark.parametrize("kind", OLD)
-def test_a_pruner_that_never_ran(postgresql_url: str, kind: str) -> None:
+def test_a_pruner_that_never_ran(postgresql_url: str) -> None:
     kept = {"published_retention": "7d", "dead_retention": "30d"}
     prune(postgresql_url)  # which makes the partitions of the days to come
     assert codes(postgresql_url, retention.check_pruning, **kept) == []
     with connected(postgresql_url) as connection:
-        connection.execute(OLD[kind])
-    (finding,) = look(postgresql_url, retention.check_pruning, limits=Limits(), **kept)
-    assert (finding.code, finding.severity, finding.commands) == ("prune-missing", "problem", ("outboxkit prune",))
-    assert f"The retention of {kind} is over for " in finding.what
+        for kind, insert in OLD.items():
+            connection.execute(insert)
+            (finding,) = look(postgresql_url, retention.check_pruning, limits=Limits(), **kept)
+            assert (finding.code, finding.severity) == ("prune-missing", "problem")
+            assert finding.commands == ("outboxkit prune",)
+            assert f"The retention of {kind} is over for " in finding.what
+            connection.execute(f"DELETE FROM {insert.split()[2]}")
+        for insert in OLD.values():
+            connection.execute(insert)
     prune(postgresql_url)
     assert codes(postgresql_url, retention.check_pruning, limits=Limits(), **kept) == []
 

@@ -150,7 +150,7 @@ def test_statistics_that_know_no_delayed_rows_mislead_nobody(pg_engine: Engine, 
         due = {"due": utc_now() + timedelta(hours=1)}
         connection.execute(text("UPDATE outboxkit_outbox SET due_at = :due WHERE position % 2 = 0"), due)
     with pg_engine.connect() as connection:
-        nodes = explain(connection, make(), LIMIT | {"most": 100, "now": utc_now(), "floor": 0})
+        nodes = explain(connection, make(), LIMIT | DEFAULT | {"most": 100, "now": utc_now(), "floor": 0})
     scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_outbox"]
     assert {scan["Index Name"] for scan in scans} == {"outboxkit_outbox_ready", "outboxkit_outbox_due"}
     assert max(scan["Actual Rows"] for scan in scans) == 1

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, tables
 from outboxkit.operators.pausing import pause_process
@@ -36,13 +37,15 @@ def look(url: str, query: TraceQuery, *also: str) -> Trace:
     return with_engines(lambda *engines: trace_messages(engines, query), url, *also)
 
 
-def traced(url: str, id_: str) -> MessageTrace:
-    (message,) = look(url, TraceQuery(id_)).messages
-    return message
+def traced(url: str, *ids_: str) -> list[MessageTrace]:
+    async def ask(*engines: AsyncEngine) -> list[Trace]:
+        return [await trace_messages(engines, TraceQuery(id_)) for id_ in ids_]
+
+    return [message for trace in with_engines(ask, url) for message in trace.messages]
 
 
 def explained(url: str, id_: str) -> Explanation:
-    (reason,) = traced(url, id_).why
+    ((reason,),) = (message.why for message in traced(url, id_))
     return reason
 
 
@@ -68,13 +71,15 @@ def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
     kinds = {"retried": "retry", "behind": "behind", "elsewhere": waits, "delayed": "delayed"}
     kinds |= {"parked": "parked", "ready": waits, "second": "behind", "unique": waits, "dead": "dead"}
     kinds |= {"stranded": "parked", "behind it": "behind"}
-    for id_, kind in kinds.items():
-        assert explained(database_url, id_).kind == kind, id_
-    assert "behind message retried of its key k" in explained(database_url, "behind").text
-    assert explained(database_url, "stranded").text.endswith("no open dead letter parks it any more")
-    assert explained(database_url, "behind it").text.endswith(", which is parked")
-    assert "parked by dead letter 1, message dead, rejected: too large" in explained(database_url, "parked").text
-    assert "; 3 messages to default are before it" in explained(database_url, "unique").text
+    why = {each.message_id: each.why for each in traced(database_url, *kinds)}
+    assert {id_: [reason.kind for reason in reasons] for id_, reasons in why.items()} == {
+        id_: [kind] for id_, kind in kinds.items()
+    }
+    assert "behind message retried of its key k" in why["behind"][0].text
+    assert why["stranded"][0].text.endswith("no open dead letter parks it any more")
+    assert why["behind it"][0].text.endswith(", which is parked")
+    assert "parked by dead letter 1, message dead, rejected: too large" in why["parked"][0].text
+    assert "; 3 messages to default are before it" in why["unique"][0].text
     of_key = look(database_url, TraceQuery(key="k")).messages
     assert {each.message_id for each in of_key} == {"retried", "behind", "elsewhere"}
 
@@ -154,7 +159,7 @@ def test_payloads_of_one_id_are_counted(engine: Engine, database_url: str):
         kept = {"message_id": "m", "position": 1 + number // 2, "published_at": NOW - number * HOUR}
         add(engine, kept | {"payload": b"%d" % number}, table=tables.published)
     add(engine, {"message_id": "m", "payload": b"0"}, {"message_id": "other"})
-    assert "4 messages have this id, with 3 payloads" in [each.text for each in traced(database_url, "m").why][1]
+    assert "4 messages have this id, with 3 payloads" in traced(database_url, "m")[0].why[1].text
 
 
 def test_of_a_key_the_rows_that_were_not_read_are_named(
@@ -180,9 +185,9 @@ def test_a_window_is_read_at_the_time_of_the_id(engine: Engine, database_url: st
     ahead = [ids.new(at=times[150] + timedelta(minutes=5)), ids.new(at=NOW + 2 * HOUR)]
     sent[150]["message_id"], sent[299]["message_id"] = ahead
     add(engine, *sent, table=tables.published)
-    for number in (0, 3, 150, 290, 299):
-        assert traced(database_url, rows[number]["message_id"]).state == "waiting", number
-        assert traced(database_url, sent[number]["message_id"]).state == "published", number
+    for table, state in ((rows, "waiting"), (sent, "published")):
+        some = [table[number]["message_id"] for number in (0, 3, 150, 290, 299)]
+        assert [each.state for each in traced(database_url, *some)] == [state] * 5
     answer = look(database_url, TraceQuery("an id without a time"))
     assert answer.messages == ()
     assert len(answer.not_read) == 2

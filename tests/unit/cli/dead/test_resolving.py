@@ -55,8 +55,10 @@ def test_a_command_that_may_mean_too_much_is_refused(
 OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
 
 
-@pytest.mark.parametrize("command", ["replay", "discard"])
-@pytest.mark.parametrize("arguments", [["2"], ["x"], ["--side", "inbox"], ["--reason", "failed"]])
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("replay", ["2"]), ("replay", ["--side", "inbox"]), ("discard", ["x"]), ("discard", ["--reason", "failed"])],
+)
 def test_the_chosen_ones_alone_are_resolved(run: Run, engine: Engine, command: str, arguments: list[str]):
     fill(engine, [dead(1)])
     fill(engine, [buried("x")])
