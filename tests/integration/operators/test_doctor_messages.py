@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, delete, insert
 
+from outboxkit import tables
 from outboxkit.errors.figures import COUNTED
 from outboxkit.operators.doctor import messages, retention, shards
 from outboxkit.operators.findings import Diagnosis, Limits
@@ -14,28 +15,18 @@ from outboxkit.runtime import process
 from outboxkit.runtime.outage import utc_now
 from outboxkit.runtime.retention import Periods, Retention
 from outboxkit.runtime.workers import CONSUMER, RELAY
+from tests.integration.operators.dead_rows import ENVELOPE, fill
+from tests.integration.operators.dead_rows import dead as dead_row
 from tests.integration.operators.doctoring import codes, connected, look, one, with_engines
-from tests.processes import COMMAND, run_to_end
+from tests.integration.operators.kept import row as kept_row
+from tests.unit.cli.conftest import Run
 
-MESSAGE = """
-    INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, destination, held,
-                                  due_at, attempts, last_error)
-    VALUES (%(id)s, 'OrderConfirmed', %(key)s, '{}', '{}', 'x', now() - interval '2 hours', %(destination)s, %(held)s,
-            %(due)s::timestamptz, %(attempts)s, %(error)s)
-"""
-PLAIN = {"id": "m", "key": None, "destination": "default", "held": False, "due": None, "attempts": 0, "error": None}
-DEAD = """
-    INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error,
-                                       attempts, parked, position, dead_at)
-    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'rejected', 'rejected: the queue is full', 10, %s, 7,
-            now() - interval '3 days')
-"""
 HANDLER = "INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES (%s, %s, now() - interval '3 hours')"
 
 
-def add(url: str, **more: object) -> None:
-    with connected(url) as connection:
-        connection.execute(MESSAGE, PLAIN | more)
+def add(engine: Engine, message_id: str = "m", **more: object) -> None:
+    known = ENVELOPE | {"message_id": message_id, "created_at": utc_now() - timedelta(hours=2)}
+    fill(engine, [], [known | more])
 
 
 def of_relays(url: str, **more: Any) -> list[Diagnosis]:
@@ -47,31 +38,31 @@ def of_relays(url: str, **more: Any) -> list[Diagnosis]:
     [
         ({}, Limits(), "problem", "1 message could go now, and the oldest waits for 2 h 0 min, and no session of a"),
         ({}, Limits(waiting=timedelta(days=1)), "warning", "1 message could go now, and the oldest waits for 2 h"),
-        ({"due": str(utc_now() - timedelta(hours=5))}, Limits(), "problem", "1 message could go now, and the oldest"),
+        ({"due_at": utc_now() - timedelta(hours=5)}, Limits(), "problem", "1 message could go now, and the oldest"),
     ],
     ids=["for long", "since just now", "its time has come"],
 )
 def test_a_relay_that_nobody_runs(
-    postgresql_url: str, row: dict[str, object], limits: Limits, severity: str, what: str
+    postgresql_url: str, pg_engine: Engine, row: dict[str, object], limits: Limits, severity: str, what: str
 ) -> None:
-    add(postgresql_url, id="later", due="9000-01-01")
+    add(pg_engine, "later", due_at=utc_now() + timedelta(days=99))
     assert of_relays(postgresql_url) == []
-    add(postgresql_url, **row)
+    add(pg_engine, **row)
     (finding,) = of_relays(postgresql_url, limits=limits)
     assert (finding.code, finding.severity, finding.commands) == ("relay-missing", severity, ("outboxkit relay",))
     assert finding.what.startswith(what)
     assert finding.what.endswith("and no session of a relay for it is connected.")
 
 
-def test_commands_name_the_destination_unless_the_settings_do(postgresql_url: str) -> None:
-    add(postgresql_url)
-    add(postgresql_url, id="n", destination="crm")
+def test_commands_name_the_destination_unless_the_settings_do(postgresql_url: str, pg_engine: Engine) -> None:
+    add(pg_engine)
+    add(pg_engine, "n", destination="crm")
     (finding,) = of_relays(postgresql_url, destination="crm")
     assert sorted(finding.commands) == ["outboxkit relay", "outboxkit relay --destination default"]
 
 
-def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
-    add(postgresql_url)
+def test_a_relay_that_does_not_get_on(postgresql_url: str, pg_engine: Engine) -> None:
+    add(pg_engine)
     with connected(postgresql_url, name="outboxkit relay"):
         (finding,) = of_relays(postgresql_url)
     assert (finding.code, finding.severity) == ("relay-stuck", "problem")
@@ -84,13 +75,11 @@ def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
     assert "though 2 sessions of a relay for it are connected" in finding.what
 
 
-def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str) -> None:
-    add(postgresql_url)
-    engine = create_engine(postgresql_url)
-    with engine.begin() as connection:
+def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str, pg_engine: Engine) -> None:
+    add(pg_engine)
+    with pg_engine.begin() as connection:
         pause_process(connection, RELAY, "default", why="new disks", by="ada")
         pause_process(connection, CONSUMER, "billing", why="a bad deployment", by="bob")
-    engine.dispose()
     assert of_relays(postgresql_url) == []
     relay, queue = sorted(
         look(postgresql_url, messages.check_pauses), key=lambda finding: finding.commands, reverse=True
@@ -101,9 +90,9 @@ def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str) -> None:
     assert queue.commands == ("outboxkit resume billing",)
 
 
-def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str) -> None:
+def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str, pg_engine: Engine) -> None:
     for number in range(12):
-        add(postgresql_url, id=f"m-{number}", destination=f"hook {number:02}")
+        add(pg_engine, f"m-{number}", destination=f"hook {number:02}")
     with connected(postgresql_url, name=process.relay_name("hook 00")):
         stuck, alone = of_relays(postgresql_url)
     assert (stuck.code, alone.code) == ("relay-stuck", "relay-missing")
@@ -113,10 +102,9 @@ def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str) -
     assert len(alone.commands) == 10
 
 
-def test_a_key_that_is_parked_and_cannot_be_printed(postgresql_url: str) -> None:
-    with connected(postgresql_url) as connection:
-        connection.execute(DEAD, ("order\n7", True))
-    add(postgresql_url, key="order\n7", held=True, due="9999-12-31 00:00+00")
+def test_a_key_that_is_parked_and_cannot_be_printed(postgresql_url: str, pg_engine: Engine) -> None:
+    fill(pg_engine, [dead_row(7, key="order\n7", error="rejected: the queue is full")])
+    add(pg_engine, key="order\n7", held=True, due_at=tables.PARKED)
     parked, dead = look(postgresql_url, messages.check_dead_letters)
     assert (parked.code, parked.severity) == ("key-parked", "problem")
     assert parked.what == (
@@ -140,9 +128,8 @@ def test_dead_letters_beyond_those_that_are_counted(postgresql_url: str) -> None
     assert finding.commands[0] == "outboxkit dead list --group-by error"
 
 
-def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
-    with connected(postgresql_url) as connection:
-        connection.execute(DEAD, (None, False))
+def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str, pg_engine: Engine) -> None:
+    fill(pg_engine, [dead_row(7, dead_at=utc_now() - timedelta(days=3), error="rejected: the queue is full")])
     (finding,) = look(postgresql_url, messages.check_dead_letters)
     assert (finding.code, finding.severity) == ("dead-letters", "warning")
     assert finding.what == (
@@ -163,10 +150,10 @@ def test_a_call_that_may_have_happened(postgresql_url: str) -> None:
 
 
 def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
-    insert = "INSERT INTO outboxkit_handler (handler, queue, function, types) VALUES ('SendReceipt', %s, %s, '[\"T\"]')"
+    known = "INSERT INTO outboxkit_handler (handler, queue, function, types) VALUES ('SendReceipt', %s, %s, '[\"T\"]')"
     with connected(postgresql_url) as connection:
-        connection.execute(insert, ("billing", "shop.bill"))
-        connection.execute(insert, ("mails", "shop.bill"))
+        connection.execute(known, ("billing", "shop.bill"))
+        connection.execute(known, ("mails", "shop.bill"))
         assert codes(postgresql_url, retention.check_names) == []
         connection.execute("UPDATE outboxkit_handler SET function = 'shop.mail' WHERE queue = 'mails'")
         (finding,) = look(postgresql_url, retention.check_names)
@@ -181,7 +168,7 @@ def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
         assert finding.commands == ("outboxkit handlers forget mails  # if the queue was a mistake",)
 
 
-def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
+def test_a_consumer_that_has_gone(postgresql_url: str, run: Run) -> None:
     with connected(postgresql_url) as connection:
         connection.execute(HANDLER, ("SendReceipt", "q; touch pwned #"))
     (finding,) = look(postgresql_url, retention.check_consumers, limits=Limits())
@@ -204,8 +191,7 @@ def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
     with connected(postgresql_url, name="outboxkit consumer mails, billing"):
         assert codes(postgresql_url, retention.check_consumers, limits=Limits()) == []
     module = "tests.unit.cli.one_handler"
-    command = [COMMAND, "doctor", module, "--only", "database"]
-    told = run_to_end(command, {"OUTBOXKIT_DATABASE_URL": postgresql_url}).stdout
+    told = run("doctor", module, "--only", "database", "--database-url", postgresql_url).out
     assert f" outboxkit consume {module} --queue billing\n" in told
 
 
@@ -267,37 +253,37 @@ def test_retention_and_retries(postgresql_url: str) -> None:
     assert (short.code, short.severity) == ("retention-short", "warning")
 
 
-OLD = {
-    "inbox rows": "INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at) "
-    "VALUES ('H', 'm', 'T', now() - interval '40 days')",
-    "effects": "INSERT INTO outboxkit_effect (key, state, token, started_at, used_at, locked_until) "
-    "SELECT 'k', 'done', 't', at, at, at FROM (SELECT now() - interval '40 days' AS at) AS given",
-    "idempotency keys": "INSERT INTO outboxkit_idempotency "
-    "(scope, principal, key, fingerprint, state, token, created_at, expires_at) "
-    "VALUES ('s', '', 'k', '', 'done', 't', now() - interval '9 days', now() - interval '8 days')",
-    "published messages": "INSERT INTO outboxkit_published "
-    "(published_at, position, message_id, type, payload, headers, content_type) "
-    "VALUES (now() - interval '40 days', 1, 'm', 'T', '', '{}', 'x')",
-    "dead letters": "INSERT INTO outboxkit_dead_letter "
-    "(side, type, payload, headers, content_type, reason, attempts, dead_at) "
-    "VALUES ('outbox', 'T', '', '{}', 'x', 'refused', 1, now() - interval '40 days')",
+AGO = utc_now() - timedelta(days=40)
+OLD: dict[str, tuple[tables.Table, dict[str, Any]]] = {
+    "inbox rows": (tables.inbox, {"handler": "H", "message_id": "m", "type": "T", "processed_at": AGO}),
+    "effects": (
+        tables.effect,
+        {"key": "k", "state": "done", "token": "t", "started_at": AGO, "used_at": AGO, "locked_until": AGO},
+    ),
+    "idempotency keys": (
+        tables.idempotency,
+        {"scope": "s", "principal": "", "key": "k", "fingerprint": b"", "state": "done", "token": "t"}
+        | {"created_at": AGO, "expires_at": AGO},
+    ),
+    "published messages": (tables.published, kept_row(1, AGO)),
+    "dead letters": (tables.dead_letter, dead_row(1, dead_at=AGO)),
 }
 
 
-def test_a_pruner_that_never_ran(postgresql_url: str) -> None:
+def test_a_pruner_that_never_ran(postgresql_url: str, pg_engine: Engine) -> None:
     kept = {"published_retention": "7d", "dead_retention": "30d"}
     prune(postgresql_url)  # which makes the partitions of the days to come
     assert codes(postgresql_url, retention.check_pruning, **kept) == []
-    with connected(postgresql_url) as connection:
-        for kind, insert in OLD.items():
-            connection.execute(insert)
+    with pg_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for kind, (table, row) in OLD.items():
+            connection.execute(insert(table), row)
             (finding,) = look(postgresql_url, retention.check_pruning, limits=Limits(), **kept)
             assert (finding.code, finding.severity) == ("prune-missing", "problem")
             assert finding.commands == ("outboxkit prune",)
             assert f"The retention of {kind} is over for " in finding.what
-            connection.execute(f"DELETE FROM {insert.split()[2]}")
-        for insert in OLD.values():
-            connection.execute(insert)
+            connection.execute(delete(table))
+        for table, row in OLD.values():
+            connection.execute(insert(table), row)
     prune(postgresql_url)
     assert codes(postgresql_url, retention.check_pruning, limits=Limits(), **kept) == []
 

@@ -13,6 +13,7 @@ from outboxkit.statements.partitions import INBOX
 from tests.integration.operators.kept import DAY, NOW, days
 from tests.integration.operators.plans import explain, indexes_in
 from tests.processes import COMMAND, run_to_end
+from tests.unit.cli.conftest import Run
 
 FILL = """
 INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at)
@@ -48,21 +49,21 @@ async def test_between_two_rounds_another_process_may_prune(pg_engine: Engine, a
         assert other.execute(statements.retention.try_prune_lock()).scalar_one() is True
 
 
-def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_url: str):
+def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_url: str, run: Run):
     with pg_engine.begin() as connection:
         connection.execute(text(FILL), {"rows": 10})
-    command = [COMMAND, "prune", "--database-url", postgresql_url]
+    prune = ("prune", "--database-url", postgresql_url)
     with pg_engine.connect() as first:
         assert first.execute(statements.retention.try_prune_lock()).scalar_one() is True
         first.commit()
-        ended = run_to_end(command, {})
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert ended.stdout == "nothing done: another prune is running on this database\n"
+        ended = run(*prune)
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.out == "nothing done: another prune is running on this database\n"
         assert (remembered(pg_engine), days(pg_engine, INBOX)) == (10, [])
         first.execute(statements.retention.release_prune_lock())
         first.commit()
-    assert "inbox: 5 rows forgotten" in run_to_end(command, {}).stdout
-    assert "nothing done" not in run_to_end(command, {}).stdout
+    assert "inbox: 5 rows forgotten" in run(*prune).out
+    assert "nothing done" not in run(*prune).out
 
 
 async def test_a_round_leaves_the_inbox_in_days(async_pg_engine: AsyncEngine, pg_engine: Engine):

@@ -100,41 +100,38 @@ def oldest_unplaced() -> Any:
 
 
 oldest_unplaced.__doc__ = sql.doctor.oldest_unplaced.__doc__
-READS: dict[str, Callable[[], Any]] = {
-    function.__name__: function
-    for function in (
-        statements.status.destinations,
-        statements.status.ready,
-        statements.status.waiting,
-        statements.status.count_waiting,
-        statements.status.parked,
-        statements.status.parked_keys,
-        statements.status.count_parked_keys,
-        statements.status.oldest_by_type,
-        statements.status.dead_open,
-        statements.status.dead_resolved,
-        statements.status.handlers,
-        statements.status.count_processed,
-        statements.status.count_published,
-        statements.status.oldest_published,
-        statements.status.count_remembered,
-        statements.status.unknown_effects,
-        sql.doctor.oldest_by_route,
-        statements.status.failing,
-        sql.doctor.oldest_dead,
-        sql.doctor.first_dead_letter,
-        sql.doctor.oldest_effect,
-        sql.doctor.oldest_request,
-        oldest_unplaced,
-    )
-}
+READS: tuple[Callable[[], Any], ...] = (
+    statements.status.destinations,
+    statements.status.ready,
+    statements.status.waiting,
+    statements.status.count_waiting,
+    statements.status.parked,
+    statements.status.parked_keys,
+    statements.status.count_parked_keys,
+    statements.status.oldest_by_type,
+    statements.status.dead_open,
+    statements.status.dead_resolved,
+    statements.status.handlers,
+    statements.status.count_processed,
+    statements.status.count_published,
+    statements.status.oldest_published,
+    statements.status.count_remembered,
+    statements.status.unknown_effects,
+    sql.doctor.oldest_by_route,
+    statements.status.failing,
+    sql.doctor.oldest_dead,
+    sql.doctor.first_dead_letter,
+    sql.doctor.oldest_effect,
+    sql.doctor.oldest_request,
+    oldest_unplaced,
+)
 
 
 @pytest.mark.parametrize("destination", ["default", "mail", "payments"])
 def test_no_table_is_read_from_end_to_end(large: Engine, destination: str) -> None:
     given = LIMIT | {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1"}
-    for name, made in READS.items():
-        doc = made.__doc__ or ""
+    for made in READS:
+        name, doc = made.__name__, made.__doc__ or ""
         nodes = assert_bounded(large, made(), given, most=COUNTED + 1, doc=doc)
         assert {word.strip(".,:") for word in doc.split() if word.startswith("outboxkit_")} <= indexes_in(nodes), name
         if name == statements.status.count_waiting.__name__:  # the gauges read no rows, which are dear to look up

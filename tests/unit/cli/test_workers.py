@@ -167,17 +167,10 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
     assert first == plain | {"authorization": "Bearer hunter2", "secret": secret, "concurrency": 3}
     assert second == plain | {"authorization": None, "secret": None, "concurrency": 8}
     monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "debug")
-    url = (
-        "--broker-url",
-        "http://a:hunter2@127.0.0.1:1/",
-        "--database-url",
-        database_url,
-        "--destination",
-        "payments",
-    )
+    url = ("--broker-url", "http://a:hunter2@127.0.0.1:1/", "--database-url", database_url)
     for name, value in (("AUTHORIZATION", "Bearer hunter2"), ("SECRET", "whsec_hunter2"), ("AUTHORIZATION", "\r\n")):
         monkeypatch.setenv(f"OUTBOXKIT_HTTP_{name}", value)
-        ended = run("relay", "--drain", *url, publish_timeout="100ms")
+        ended = run("relay", "--drain", "--destination", "payments", *url, publish_timeout="100ms")
         assert "hunter2" not in ended.out + ended.err
 
 

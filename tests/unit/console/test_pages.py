@@ -54,11 +54,8 @@ async def test_an_empty_database_says_what_would_appear(browser: Browser):
 
 async def test_messages_are_paged_and_each_is_shown_once(browser: Browser, engine: Engine):
     add(engine, outbox, *({"message_id": f"m{number}"} for number in range(120)))
-    add(
-        engine,
-        published,
-        *({"message_id": f"p{number}", "published_at": NOW, "position": number} for number in range(60)),
-    )
+    kept = {"published_at": NOW}
+    add(engine, published, *(kept | {"message_id": f"p{number}", "position": number} for number in range(60)))
     async with browser() as client:
         for first, count in (("/messages", 120), ("/messages?place=kept", 60)):
             seen, path = list[str](), first
@@ -90,27 +87,19 @@ async def test_messages_are_paged_and_each_is_shown_once(browser: Browser, engin
 )
 async def test_filters(browser: Browser, engine: Engine, query: str, found: set[str]):
     later = {"due_at": NOW + timedelta(hours=1)}
-    base: dict[str, Any] = dict.fromkeys(("key", "correlation_id", "due_at")) | {
-        "held": False,
-        "destination": "default",
-    }
-    add(
-        engine,
-        outbox,
-        *(
-            base | row
-            for row in (
-                {"message_id": "typed", "type": "T"},
-                {"message_id": "ready-of-key", "key": "k"},
-                {"message_id": "held-of-key", "key": "k", "held": True} | later,
-                {"message_id": "delayed-of-key", "key": "k"} | later,
-                {"message_id": "parked", "key": "k", "held": True, "due_at": PARKED},
-                {"message_id": "elsewhere", "destination": "mail"},
-                {"message_id": "correlated", "correlation_id": "c"},
-                {"message_id": "old", "created_at": NOW - timedelta(hours=2)},
-            )
-        ),
-    )
+    base: dict[str, Any] = dict.fromkeys(("key", "correlation_id", "due_at"))
+    base |= {"held": False, "destination": "default"}
+    rows: list[dict[str, Any]] = [
+        {"message_id": "typed", "type": "T"},
+        {"message_id": "ready-of-key", "key": "k"},
+        {"message_id": "held-of-key", "key": "k", "held": True} | later,
+        {"message_id": "delayed-of-key", "key": "k"} | later,
+        {"message_id": "parked", "key": "k", "held": True, "due_at": PARKED},
+        {"message_id": "elsewhere", "destination": "mail"},
+        {"message_id": "correlated", "correlation_id": "c"},
+        {"message_id": "old", "created_at": NOW - timedelta(hours=2)},
+    ]
+    add(engine, outbox, *(base | row for row in rows))
     async with browser() as client:
         page = (await client.get(f"/messages?{query}")).text
     assert {part.partition('"')[0] for part in page.split('class="id" href="/message?id=')[1:]} == found
@@ -152,13 +141,12 @@ async def test_what_strangers_have_written_stays_text(browser: Browser, engine: 
     with engine.begin() as connection:
         audit.record_action(connection, "pause", {"why": HOSTILE}, by=HOSTILE, result=HOSTILE)
     async with browser(may=("read", "payload")) as client:
-        pages = ["/", "/messages", "/messages?place=kept", "/keys", "/audit"]
-        for path, query in [
-            *((page, {}) for page in pages),
-            ("/message", {"id": HOSTILE}),
-            ("/search", {"q": HOSTILE}),
-        ]:
-            answer = await client.get(path, params=query, follow_redirects=True)
+        written = quote(HOSTILE)
+        for path in (
+            *("/", "/messages", "/messages?place=kept", "/keys", "/audit"),
+            *(f"/message?id={written}", f"/search?q={written}"),
+        ):
+            answer = await client.get(path, follow_redirects=True)
             assert answer.status_code == 200
             assert "alert(" in answer.text
             assert "<script>alert" not in answer.text
@@ -167,11 +155,8 @@ async def test_what_strangers_have_written_stays_text(browser: Browser, engine: 
 
 
 async def test_payloads_need_their_right(browser: Browser, engine: Engine):
-    add(
-        engine,
-        outbox,
-        {"message_id": "m", "dedup": True, "payload": b'{"email": "ann@example"}', "headers": b'{"tenant": "acme"}'},
-    )
+    content = {"payload": b'{"email": "ann@example"}', "headers": b'{"tenant": "acme"}'}
+    add(engine, outbox, {"message_id": "m", "dedup": True} | content)
     async with browser() as client:
         page = (await client.get("/message?id=m")).text
         assert "needs the right “payload”" in page
@@ -281,11 +266,7 @@ async def test_a_database_without_tables_is_explained(browser: Browser, empty_ur
 @pytest.mark.parametrize(
     ("payload", "redact", "shown"),
     [
-        (
-            b'{"a":1,"a":2,"n":1e400,"i":123456789012345678901234567890}',
-            (),
-            ("1e400", "123456789012345678901234567890"),
-        ),
+        (b'{"a":1,"a":2,"n":1e400,"i":12345678901234567890}', (), ("1e400", "12345678901234567890")),
         (b'{"a":1,"a":2,"secret":{"x":[1]}}', ("secret",), ("2", "•••")),
         (b"plain <b>text</b>", (), ("plain &lt;b&gt;text", "It is not JSON.")),
         (b"plain text", ("secret",), ("•••", "it is not shown")),
