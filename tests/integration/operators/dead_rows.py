@@ -43,7 +43,6 @@ def waiting(position: int, key: str, **more: Any) -> dict[str, Any]:
 
 
 def fill(engine: Engine, letters: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> None:
-    """Commit them."""
     with engine.begin() as connection:
         if letters:
             connection.execute(insert(tables.dead_letter), letters)
@@ -52,7 +51,6 @@ def fill(engine: Engine, letters: list[dict[str, Any]], rows: list[dict[str, Any
 
 
 def outbox_rows(engine: Engine) -> dict[int, Any]:
-    """The outbox by position."""
     with engine.connect() as connection:
         return {
             row.position: row for row in connection.execute(select(tables.outbox).order_by(tables.outbox.c.position))
@@ -60,11 +58,9 @@ def outbox_rows(engine: Engine) -> dict[int, Any]:
 
 
 def letters(engine: Engine) -> dict[int, Any]:
-    """The dead letters by number."""
     with engine.connect() as connection:
         return {row.id: row for row in connection.execute(select(tables.dead_letter).order_by(tables.dead_letter.c.id))}
 
 
 def still_parked(engine: Engine) -> set[int]:
-    """Positions of rows that wait for a decision."""
     return {position for position, row in outbox_rows(engine).items() if row.due_at == tables.PARKED}

@@ -66,8 +66,6 @@ def examining(
 
 
 def look(url: str, find: Find, **more: Any) -> list[Diagnosis]:
-    """The findings of one check."""
-
     async def check(installation: Installation) -> list[Diagnosis]:
         async with installation.opened() as connection:
             return await connection.run_sync(lambda opened: list(find(Database(opened, installation))))
@@ -82,12 +80,10 @@ def one(url: str, find: Find, code: str, *, about: str = "", **more: Any) -> Dia
 
 
 def codes(url: str, find: Find, **more: Any) -> list[str]:
-    """The codes of all findings of a check."""
     return [finding.code for finding in look(url, find, **more)]
 
 
 def examined(url: str) -> examine.Examined:
-    """The whole examination of the database's side."""
     limits = replace(LIMITS, check_seconds=60)
     return examining(url, lambda installation: examine.examine(installation, ["database"]), limits=limits)
 

@@ -14,7 +14,6 @@ DAYS = [NOW.date() + number * DAY for number in range(8)]
 
 
 def row(position: int, at: datetime, **more: object) -> dict[str, Any]:
-    """A kept message, published at this moment."""
     known = {"published_at": at, "position": position, "message_id": f"m-{position}", "type": "OrderConfirmed"}
     return known | {"payload": b"{}", "headers": b"{}", "content_type": "application/json"} | more
 
@@ -32,7 +31,6 @@ def places(engine: Engine) -> dict[int, str]:
 
 
 def days(engine: Engine, partitioned: PartitionedTable = PUBLISHED) -> list[date]:
-    """The days that have a partition."""
     with engine.connect() as connection:
         found = connection.execute(statements.partitions.attached(partitioned)).all()
     return sorted(day for day in (partitioned.day_of(one[3]) for one in found) if day is not None)

@@ -49,7 +49,6 @@ def _walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def indexes_in(nodes: Sequence[dict[str, Any]]) -> set[str]:
-    """The indexes that a plan uses."""
     return {node["Index Name"] for node in nodes if "Index Name" in node}
 
 

@@ -27,7 +27,6 @@ def script() -> str:
 
 
 def granted(name: str) -> str:
-    """The grants of one role of the page."""
     lines = [line for line in script().splitlines() if re.search(rf"\bTO {name};", line)]
     return "\n".join(lines)
 

@@ -25,7 +25,6 @@ def test_a_new_installation_is_safe_but_for_its_server(postgresql_url: str) -> N
 
 
 def one_of(url: str) -> Diagnosis:
-    """The finding about a database that cannot be used."""
     finding = examining(url, server.why_away)
     assert finding is not None
     assert finding.severity is Severity.PROBLEM

@@ -1,4 +1,4 @@
-"""`outboxkit prune` on PostgreSQL: one at a time, safe to kill, days of the inbox dropped, expired keys forgotten."""
+"""`outboxkit prune` on PostgreSQL: one at a time, days of the inbox dropped, expired keys forgotten."""
 
 import asyncio
 from datetime import timedelta

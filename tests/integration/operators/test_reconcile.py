@@ -30,7 +30,6 @@ ODD = ["A", "a", "B", "_", "-", "é", "Z", "z", "a-1", "a_1", "ab", "\U0001f600"
 
 @pytest.fixture
 def second_url(pool: DatabasePool) -> Iterator[str]:
-    """The consumer's database."""
     url = pool.take()
     yield url
     pool.give_back(url)

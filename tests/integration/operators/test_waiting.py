@@ -144,6 +144,5 @@ async def test_what_waits_only_after_the_plan_is_left_alone(
 
 
 def plan(engine: Engine, selection: WaitingSelection) -> Sequence[int]:
-    """The positions of what would be made due, or cancelled."""
     with engine.connect() as connection:
         return plan_change(connection, selection, "due-now").positions

@@ -12,8 +12,6 @@ from outboxkit.cli import main
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
-
     code: int
     out: str
     err: str

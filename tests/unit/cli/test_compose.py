@@ -50,7 +50,6 @@ async def read_by(made: Callable[[Any], AbstractAsyncContextManager[Any]], **opt
 
 
 async def read() -> dict[str, set[str]]:
-    """Which settings each composition reads."""
     over_http = {"broker_url": "https://pay.example/", "destination": "payments"}
     handlers = [inbox.handler_of(handle)]
     return {

@@ -53,11 +53,9 @@ class Admin:
             return json.loads(answer.read() or b"null")
 
     def put(self, *path: str, **body: object) -> None:
-        """Make something, or change it."""
         self.ask("PUT", *path, body=body)
 
     def delete(self, *path: str) -> None:
-        """Take it away."""
         self.ask("DELETE", *path)
 
     def policy(self, name: str, pattern: str, *, operator: bool = False, **definition: object) -> None:
@@ -72,12 +70,10 @@ class Admin:
             self.put("permissions", vhost, name, **{"configure": "^$", "write": "^$", "read": "^$"} | rights)
 
     def state(self) -> Any:
-        """Everything that is defined in the broker."""
         return self.ask("GET", "definitions") | {"rabbitmq_version": ""}
 
 
 def as_user(url: str, user: str, *, password: str = "p", vhost: str | None = None) -> str:
-    """The URL with another user."""
     parts = urlsplit(url)
     path = parts.path if vhost is None else f"/{quote(vhost, safe='')}"
     return urlunsplit((parts.scheme, f"{user}:{password}@{parts.hostname}:{parts.port}", path, "", ""))
@@ -97,7 +93,6 @@ def settings_of(server: PrivateRabbitmq, client: PlainClient, **changes: Any) ->
 
 
 def can_be_asked(admin: Admin) -> bool:
-    """Whether the management API answers already."""
     try:
         return bool(admin.ask("GET", "overview"))
     except OSError:
@@ -149,7 +144,6 @@ async def consuming(client: PlainClient, *topics: str, ordered: bool = False) ->
 
 
 def words(findings: Mapping[str, Diagnosis]) -> str:
-    """All that was found, for the message of a failure."""
     return "\n".join(f"{each.severity} {code}: {each.what}" for code, each in findings.items())
 
 
@@ -167,13 +161,11 @@ def patterns(client: PlainClient, **changes: str) -> dict[str, str]:
 
 
 def handlers_of(*types: str, **options: Any) -> list[Handler]:
-    """A handler for each of these types."""
     handlers = []
     for type_ in types:
         cls = event(type_)(make_dataclass("Event", []))
 
-        def handle(session: Session, event: object) -> None:
-            """Do nothing."""
+        def handle(session: Session, event: object) -> None: ...
 
         handle.__annotations__["event"] = cls
         handlers.append(inbox_handler(f"Handle{type_}", **options)(handle))

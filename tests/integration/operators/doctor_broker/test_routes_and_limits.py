@@ -44,7 +44,6 @@ async def test_a_consumer_bound_to_the_wrong_type(server: PrivateRabbitmq, clien
 
 
 def arguments_of(client: PlainClient) -> dict[str, Any]:
-    """The arguments of the client's queue, as its consumer declares it."""
     return dict(declarations(client.queue, ordered=False)[client.queue])
 
 
@@ -85,7 +84,6 @@ async def test_types_in_the_outbox_that_no_queue_wants(server: PrivateRabbitmq, 
 
 
 def add(url: str, *rows: tuple[str, str | None]) -> None:
-    """Rows of these types and topics in the outbox."""
     engine = create_engine(url)
     columns = {"payload": b"{}", "headers": b"{}", "content_type": "application/json"}
     with engine.begin() as connection:
@@ -125,7 +123,6 @@ async def test_policies_that_take_messages_away(server: PrivateRabbitmq, admin: 
 
 
 async def limits_of(settings: Settings) -> list[Diagnosis]:
-    """The findings of the check of limits."""
     report = await examine(Installation(settings, limits=Limits(check_seconds=60)), ["broker"])
     return [each for each in report.findings if each.check == "limits"]
 
@@ -136,8 +133,6 @@ def quoted(text: str) -> str:
 
 
 async def gone(code: str, settings: Settings) -> None:
-    """Wait until this finding is not there any more."""
-
     async def read() -> dict[str, Diagnosis]:
         return (await examined(settings))[0]
 

@@ -24,7 +24,6 @@ UNFED = {"queue-unbound"}
 
 
 def rights_of(settings: Settings) -> str:
-    """The command that gives a user the rights of these settings."""
     return rights_to_work(with_facts(expected_broker(Installation(settings)), TableFacts())).command("/", "user")
 
 

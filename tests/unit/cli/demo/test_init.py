@@ -15,7 +15,6 @@ def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def counts(out: str) -> dict[str, str]:
-    """The rows of the table."""
     cells = [line.strip("│ ").split("│") for line in out.splitlines() if line.startswith("│")]
     return {name.strip(): count.strip() for name, count in cells}
 

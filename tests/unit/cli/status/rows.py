@@ -13,13 +13,11 @@ ENVELOPE = {"payload": b"{}", "headers": b"{}", "content_type": "application/jso
 
 
 def add_rows(connection: Connection, count: int = 1, **columns: Any) -> None:
-    """Insert so many equal outbox rows."""
     row = {"message_id": "m", "type": "OrderConfirmed", "created_at": NOW} | columns | ENVELOPE
     connection.execute(insert(tables.outbox), [row] * count)
 
 
 def add_dead(connection: Connection, count: int = 1, **columns: Any) -> None:
-    """Insert so many equal dead letters."""
     row = {"side": "outbox", "reason": "refused", "attempts": 10} | columns | ENVELOPE
     connection.execute(insert(tables.dead_letter), [row] * count)
 
