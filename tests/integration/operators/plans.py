@@ -37,7 +37,7 @@ def filled(
 
 def explain(connection: Connection, statement: Any, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """The nodes of the plan by which a statement was executed."""
-    made = statement.compile(connection, compile_kwargs={"render_postcompile": True})
+    made = statement.compile(connection)
     query = f"EXPLAIN (ANALYZE, FORMAT JSON) {made}"
     return list(_walk(connection.exec_driver_sql(query, made.params | (parameters or {})).scalar_one()[0]["Plan"]))
 

@@ -14,7 +14,6 @@ from outboxkit.operators import sql
 from outboxkit.operators.sql.waiting import WaitingSelection
 from outboxkit.operators.waiting import PAGE, ChangedMessages, WaitingChange, change_waiting, plan_change
 from outboxkit.tables import PARKED
-from tests.integration.operators.plans import explain, indexes_in
 from tests.support.ledger_requests import waiting
 from tests.support.polling import eventually
 from tests.unit.cli.conftest import Run
@@ -80,9 +79,11 @@ def test_a_list_reads_an_index_however_many_rows_are_ready(pg_engine: Engine, se
         add_rows(connection, 50, due_at=FAR)
         connection.execute(text("ANALYZE outboxkit_outbox"))
         connection.execute(statements.status.forbid_sorting())
-        nodes = explain(connection, sql.waiting.next_due(selection), {"limit": 50})
-    assert {"outboxkit_outbox_due", "outboxkit_outbox_delayed"} & indexes_in(nodes)
-    assert "Seq Scan" not in {node["Node Type"] for node in nodes}
+        plain = sql.waiting.next_due(selection).params(limit=50)
+        plain_sql = str(plain.compile(connection.engine, compile_kwargs={"literal_binds": True}))
+        plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {plain_sql}".replace("%", "%%")).scalars())
+    assert "outboxkit_outbox_due" in plan or "outboxkit_outbox_delayed" in plan
+    assert "Seq Scan" not in plan
 
 
 async def test_what_a_relay_takes_meanwhile_ends_no_cancel(pg_engine: Engine, async_pg_engine: AsyncEngine):
