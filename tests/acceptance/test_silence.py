@@ -1,6 +1,5 @@
 """A PostgreSQL that is silent while its network acknowledges: workers notice it, and blame nobody."""
 
-
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import OrderConfirmed, send
 from tests.acceptance.witness import states

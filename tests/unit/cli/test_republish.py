@@ -1,4 +1,4 @@
-"""`outboxkit replay`, up to the broker: see tests/integration/operators/test_replay.py for what it publishes."""
+"""`outboxkit republish`, up to the broker: see tests/integration/operators/test_replay.py for what it publishes."""
 
 import io
 import re
