@@ -179,12 +179,12 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     )
 
 
-def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list[Handler]:
+def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
     """The handlers that these modules define or import, each once, in order of appearance.
 
     Raises:
         ConfigurationError: two different handlers have one name, a signature is wrong, a method is decorated, or no
-            handler is found and `required` is set.
+            handler is found.
     """
     sources = list(modules)
     by_name: dict[str, Handler] = {}
@@ -201,7 +201,7 @@ def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list
             f"handlers are functions of their module, and methods are not found: {', '.join(methods)}. Move it out of "
             "its class, or bind it to an object in the module, as in confirm = Orders().confirm"
         )
-    if required and not by_name:
+    if not by_name:
         names = ", ".join(module.__name__ for module in sources)
         package = next((module.__name__ for module in sources if hasattr(module, "__path__")), None)
         hint = f", or name the module of the package that has them, such as {package}.handlers" if package else ""
