@@ -117,10 +117,6 @@ RESERVED_PREFIXES = (
 )
 
 
-class Unsendable(Exception):
-    """A message cannot be written as a request, now or ever; the text says why."""
-
-
 def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
     """The headers that come from a message.
 
@@ -129,11 +125,12 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
         source: the `source` among the attributes of CloudEvents; None: without these attributes.
 
     Raises:
-        Unsendable: its content type or encoding is not a valid header value.
+        ValueError: its content type or encoding is not a valid header value.
     """
+    key = key_of(message).replace("\\", "\\\\").replace('"', '\\"')  # in a string (RFC 9651, section 4.1.6)
     headers = {
         "content-type": _field("content type", message.content_type),
-        "idempotency-key": f'"{_escaped(key_of(message))}"',
+        "idempotency-key": f'"{key}"',
         TYPE: percent_encoded(message.type),
     }
     if message.content_encoding:
@@ -141,8 +138,8 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
     more = {TOPIC: message.topic, CORRELATION: message.correlation_id, CREATED: utc_text(message.created_at)}
     carried = [*field_headers(message), *more.items()]
     headers |= {name: percent_encoded(str(value)) for name, value in carried if value is not None}
-    if source is not None:
-        headers |= _cloud_event(message, source)
+    if source is not None:  # in binary mode; `datacontenttype` is the content type itself
+        headers |= {f"ce-{name}": percent_encoded(value) for name, value in attributes_of(message, source).items()}
     return headers | users_headers(message.headers)
 
 
@@ -203,15 +200,5 @@ def _is_plain(value: str) -> bool:
 
 def _field(name: str, value: str) -> str:
     if not _is_plain(value):
-        raise Unsendable(f"its {name} {value!r} cannot be a header: printable ASCII without spaces around it can")
+        raise ValueError(f"its {name} {value!r} cannot be a header: printable ASCII without spaces around it can")
     return value
-
-
-def _escaped(key: str) -> str:
-    """The key as it stands between the quotes of a structured field's string (RFC 9651, section 4.1.6)."""
-    return key.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _cloud_event(message: Message, source: str) -> dict[str, str]:
-    """The attributes of CloudEvents 1.0 in binary mode; `datacontenttype` is the content type itself."""
-    return {f"ce-{name}": percent_encoded(value) for name, value in attributes_of(message, source).items()}
