@@ -122,7 +122,7 @@ async def together(
     return [task.result() for task in tasks]
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def end_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel tasks, and wait until they have ended, however they do.
 
     Again after a while: before Python 3.12 `asyncio.wait_for`, which client libraries use, may swallow a cancellation,
@@ -200,10 +200,9 @@ async def _supervise(
     await _first_of(main, signals.at_once, grace)
     if main.done():
         return main.result()
-    deadline = time.monotonic() + GIVE_BACK_SECONDS
-    while not main.done() and (left := deadline - time.monotonic()) > 0:
-        main.cancel()  # again after a while: before Python 3.12 `asyncio.wait_for` may swallow one
-        await asyncio.wait((main,), timeout=min(CANCEL_AGAIN_SECONDS, left))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GIVE_BACK_SECONDS):
+            await end_tasks([main])
     if main.done():
         with suppress(asyncio.CancelledError):
             main.result()
