@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, DecodeError, NewerVersion, Outcome, Reject, Retry, inbox_handler
@@ -66,6 +67,12 @@ def test_only_the_class_of_what_a_handler_raises_is_shown_to_those_who_may_not_s
     found = decide_for(kind(text), attempt=1, max_attempts=1)
     assert found.error == f"{kind.__name__}: {text}"
     assert class_of(found.error) == f"{kind.__name__}: …"
+
+
+def test_an_error_of_the_database_is_told_without_its_values():
+    error = IntegrityError("INSERT INTO cards", {"card": "4111"}, ValueError("duplicate key\nDETAIL: secret"))
+    assert decide_for(error, attempt=1, max_attempts=2).error == "ValueError: duplicate key"
+    assert "4111" not in str(error), "the error itself goes to the hooks of the application"
 
 
 def test_a_handler_may_subclass_the_signals():
