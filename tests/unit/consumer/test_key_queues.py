@@ -1,7 +1,9 @@
 """The queues, against a model that looks at every arrival each time."""
 
+from datetime import timedelta
 from typing import cast
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -92,6 +94,30 @@ class LanesMachine(RuleBasedStateMachine):
 
 TestLanes = LanesMachine.TestCase
 TestLanes.settings = settings(max_examples=by_night(1000, else_=50), stateful_step_count=40, deadline=None)
+
+
+def test_without_keys_everything_may_start_in_the_order_of_its_arrival():
+    queues = KeyQueues()
+    arrivals = [Arrival(NO_DELIVERY, Mode.SINGLE) for _ in range(3)]
+    for arrival in arrivals:
+        queues.add(arrival)
+    assert [queues.take(first) for _ in arrivals if (first := queues.first(Mode.SINGLE))] == arrivals
+
+
+@pytest.mark.parametrize("way", Mode)
+def test_a_key_queue_waits_for_the_one_before_however_each_is_handled(way: Mode):
+    queues = KeyQueues()
+    first, second = Arrival(NO_DELIVERY, Mode.SINGLE, "a"), Arrival(NO_DELIVERY, way, "a")
+    queues.add(first)
+    queues.add(second)
+    queues.take(first)
+    assert queues.first(way) is None
+    first.waits = timedelta(seconds=1)
+    queues.block("a")
+    queues.put_back([first])
+    assert queues.first(way) is None
+    queues.unblock("a")
+    assert queues.first(Mode.SINGLE) is first
 
 
 def test_a_batch_has_no_more_bytes_than_it_may_unless_one_alone_has():
