@@ -127,6 +127,13 @@ async def test_an_insert_of_an_inbox_row_that_is_cancelled_is_not_the_handlers_f
         await transactions.run(Work(failure(sqlstate, statement="INSERT INTO orders (id)")), asyncio.Event())
 
 
+async def test_what_the_handler_raises_comes_at_once(transactions: Transactions):
+    work = Work(ValueError("boom"))
+    with pytest.raises(ValueError, match="boom"):
+        await transactions.run(work, asyncio.Event())
+    assert work.calls == 1
+
+
 async def test_one_that_gives_up_an_outage_does_so_for_all_that_wait(
     transactions: Transactions, monkeypatch: pytest.MonkeyPatch
 ):
