@@ -1,6 +1,7 @@
 """What a destination and the HTTP client may do to a publisher: echo secrets, raise anything, answer without end."""
 
 import asyncio
+import base64
 import html
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -13,14 +14,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.integration.broker.publishing import Make, made, publish, verdicts
-from tests.support.http_destination import Destination, Say, say
+from tests.support.http_destination import Call, Destination, Say, say
 
+KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NUMBERED = "/services/T00000000/B1/SECRET-TOKEN/%C3%A9?token=QUERY/SECRET&of=shop"
 
 
-def echoes(target: str) -> list[Say]:
-    """How servers tell which path it was that they do not know."""
-    plain = unquote(target)
+def echoes(call: Call) -> list[Say]:
+    """How servers tell which path it was that they do not know, or who they think asks."""
+    target, plain = call.target, unquote(call.target)
     texts = [
         f"Cannot POST {target}",
         f"<pre>Cannot POST {html.escape(plain).replace('/', '&#x2F;')}</pre>",
@@ -29,6 +31,7 @@ def echoes(target: str) -> list[Say]:
         f'no route {target[:40]}\n{{"level":"info","event":"forged"}}\r\x1b[2J\u2028',
         "A" * 1000 + target,
         "A" * 1000 + quote(quote(target)),
+        json.dumps(dict(call.headers)),
     ]
     found = [say(404, text.encode()) for text in texts]
     found += [say(status, texts[0].encode()) for status in (500, 503, 401, 409)]
@@ -41,19 +44,24 @@ def echoes(target: str) -> list[Say]:
         f"HTTP/1.1 200 OK\r\ntransfer-encoding: {target}\r\n\r\n",
     ]
     broken += [f"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{target}\r\n"]
+    broken += [f"{call.header('authorization')}\r\n\r\n"]
     return [*found, *(Say(each.encode(), hang_up=True) for each in broken)]
 
 
-async def test_path_and_query_are_not_shown_in_whatever_form_they_are_echoed(
+async def test_path_query_and_credentials_are_not_shown_in_whatever_form_they_are_echoed(
     make: Make, destination: Destination, caplog: pytest.LogCaptureFixture
 ):
-    url = f"http://sk_live_USERNAME@localhost:{destination.port}{NUMBERED}"
-    for at in range(len(echoes("/"))):
-        destination.answer = lambda call, at=at: echoes(call.target)[at]
+    caplog.set_level("DEBUG")
+    url = f"http://sk_live_USERNAME:p%2FSSWORD@localhost:{destination.port}{NUMBERED}"
+    user = base64.b64encode(b"sk_live_USERNAME:p/SSWORD").decode().upper()
+    hidden = ("SECRET", "T00000000", "QUERY", "USERNAME", "SSWORD", user, KEY.removeprefix("whsec_").upper())
+    for at in range(len(echoes(Call("POST", "/", (), b"", 0)))):
+        destination.answer = lambda call, at=at: echoes(call)[at]
+        publisher = make(url=url, secret=KEY)
         with capture_logs() as log:
-            (receipt,) = await publish(make(url=url), made())
-        shown = f"{receipt!r} {caplog.text} {log}"
-        found = [each for each in ("SECRET", "T00000000", "QUERY", "USERNAME") if each in shown.upper()]
+            (receipt,) = await publish(publisher, made())
+        shown = f"{receipt!r} {publisher!r} {publisher._target!r} {caplog.text} {log}"
+        found = [each for each in hidden if each in shown.upper()]
         assert not found, (at, shown)
         assert str(receipt.reason).isprintable(), "no line of a log can be forged"
         assert len(str(receipt.reason)) < 1200

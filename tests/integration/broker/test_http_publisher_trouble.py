@@ -1,15 +1,14 @@
-"""The HTTP publisher at a destination that is slow, drops connections or is somebody else; order and concurrency."""
+"""The HTTP publisher at a destination that is slow, drops connections or goes away; and its concurrency."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from outboxkit.brokers import Verdict
-from outboxkit.brokers.http import HttpPublisher
-from tests.integration.broker.publishing import made, publish, verdicts
+from tests.integration.broker.publishing import Make, made, publish, verdicts
 from tests.support.http_destination import DROP, Call, Destination, Say, ok, say
 
 SHORT = timedelta(seconds=1)
@@ -27,41 +26,12 @@ class Barrier:
         return say()
 
 
-async def test_as_many_at_once_as_were_asked_for_on_connections_that_stay(destination: Destination):
+async def test_as_many_at_once_as_were_asked_for_on_connections_that_stay(make: Make, destination: Destination):
     destination.answer = Barrier(4)
-    publisher = HttpPublisher(destination.url, concurrency=4)
+    publisher = make(concurrency=4)
     for _ in range(3):
         assert set(verdicts(await publish(publisher, *map(made, range(40))))) == {"confirmed"}
     assert (destination.most_at_once, destination.connections, len(destination.calls)) == (4, 4, 120)
-    await publisher.close()
-
-
-async def test_a_key_is_one_after_the_other_and_a_failure_holds_the_rest_of_it(destination: Destination):
-    busy: set[str] = set()
-
-    async def answer(call: Call) -> Say:
-        key = call.header("outboxkit-key") or str(call.key)
-        assert key not in busy, "two of a key at once"
-        busy.add(key)
-        await asyncio.sleep(0.001)
-        busy.remove(key)
-        return say(500 if call.key == "8" else 200)
-
-    destination.answer = answer
-    batch = [made(number, key=f"key-{number % 4}" if number % 5 else None) for number in range(60)]
-    publisher = HttpPublisher(destination.url)
-    receipts = await publish(publisher, *batch)
-    await publisher.close()
-    for number, receipt in enumerate(receipts):
-        behind = number > 8 and number % 4 == 0 and number % 5
-        assert receipt.verdict == ("rejected" if number == 8 else "not sent" if behind else "confirmed"), number
-    came: dict[str | None, list[int]] = defaultdict(list)
-    for call in destination.calls:
-        came[call.header("outboxkit-key")].append(int(str(call.key)))
-    came.pop(None)
-    assert len(came) == 4
-    assert all(numbers == sorted(numbers) for numbers in came.values())
-    assert destination.most_at_once > 1
 
 
 async def never(_: Call) -> Say:
@@ -69,21 +39,19 @@ async def never(_: Call) -> Say:
     return DROP
 
 
-async def test_who_answers_nobody_blames_nobody(destination: Destination):
+async def test_who_answers_nobody_blames_nobody(make: Make, destination: Destination):
     destination.answer = never
-    publisher = HttpPublisher(destination.url, timeout=SHORT, concurrency=2)
+    publisher = make(timeout=SHORT, concurrency=2)
     receipts = await publish(publisher, *map(made, range(5)))
     assert verdicts(receipts) == ["unknown", "unknown", "not sent", "not sent", "not sent"]
     assert "time was up after 1 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[2:]] == ["there was no time left to send it"] * 3
-    await publisher.close()
-    publisher = HttpPublisher(destination.url, timeout=timedelta(seconds=30), concurrency=2)
+    publisher = make(timeout=timedelta(seconds=30), concurrency=2)
     destination.answer = lambda _: DROP
     assert set(verdicts(await publish(publisher, *map(made, range(5))))) == {"unknown"}
-    await publisher.close()
 
 
-async def test_who_takes_the_destination_down_is_to_blame_the_second_time(destination: Destination):
+async def test_who_takes_the_destination_down_is_to_blame_the_second_time(make: Make, destination: Destination):
     def answer(call: Call) -> Say:
         if call.key != "bad":
             return say()
@@ -91,16 +59,15 @@ async def test_who_takes_the_destination_down_is_to_blame_the_second_time(destin
         return DROP
 
     destination.answer = answer
-    publisher = HttpPublisher(destination.url, concurrency=1)
+    publisher = make(concurrency=1)
     came = list[list[str]]()
     for number in range(2):
         came.append(verdicts(await publish(publisher, made(number), made("bad"))))
         await destination.listen()
-    await publisher.close()
     assert came == [["confirmed", "unknown"], ["confirmed", "rejected"]]
 
 
-async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(destination: Destination):
+async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(make: Make, destination: Destination):
     slow = timedelta(seconds=2)
 
     async def answer(_: Call) -> Say:
@@ -108,9 +75,8 @@ async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(des
         return say()
 
     destination.answer = answer
-    publisher = HttpPublisher(destination.url, timeout=slow, concurrency=1)
+    publisher = make(timeout=slow, concurrency=1)
     assert verdicts(await publish(publisher, *map(made, range(3)))) == ["confirmed", "confirmed", "not sent"]
-    await publisher.close()
 
 
 @pytest.mark.parametrize(
@@ -120,31 +86,30 @@ async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(des
             Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345", hang_up=True),
             "200 OK, but the connection was lost",
         ),
-        (Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"), "200 OK, but time was up after 1 s"),
         (replace(say(200, b"1" * 100), drip=0.02), "200 OK, but time was up after 1 s"),
         (Say(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\n12345"), "500 Internal Server Error"),
         (Say(b"HTTP/1.1 400 No\r\ncontent-length: 10\r\n\r\n12345", hang_up=True), "400 Bad Request"),
     ],
 )
-async def test_half_an_answer_is_none_but_its_status_counts(destination: Destination, said: Say, reason: str):
+async def test_half_an_answer_is_none_but_its_status_counts(
+    make: Make, destination: Destination, said: Say, reason: str
+):
     destination.answer = lambda _: said
-    publisher = HttpPublisher(destination.url, timeout=SHORT)
+    publisher = make(timeout=SHORT)
     (receipt,) = await publish(publisher, made(1))
-    await publisher.close()
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, reason.startswith("400"))
     assert str(receipt.reason).startswith(reason)
 
 
-async def test_connections_that_the_server_closed_while_idle_cost_nothing(destination: Destination):
-    publisher = HttpPublisher(destination.url, concurrency=3)
+async def test_connections_that_the_server_closed_while_idle_cost_nothing(make: Make, destination: Destination):
+    publisher = make(concurrency=3)
     for number in range(5):
         assert verdicts(await publish(publisher, *map(made, range(3)))) == ["confirmed"] * 3, number
         destination.hang_up()
-    await publisher.close()
     assert Counter(destination.keys) == {"0": 5, "1": 5, "2": 5}
 
 
-async def test_a_connection_that_ends_under_a_request_is_tried_anew_once(destination: Destination):
+async def test_a_connection_that_ends_under_a_request_is_tried_anew_once(make: Make, destination: Destination):
     """As where the server closes an idle one at the moment at which the next request leaves."""
     seen: Counter[int] = Counter()
 
@@ -153,7 +118,7 @@ async def test_a_connection_that_ends_under_a_request_is_tried_anew_once(destina
         return say() if seen[call.connection] == 1 else DROP
 
     destination.answer = answer
-    publisher = HttpPublisher(destination.url, concurrency=1)
+    publisher = make(concurrency=1)
     assert verdicts(await publish(publisher, *map(made, range(4)))) == ["confirmed"] * 4
     assert destination.keys == ["0", "1", "1", "2", "2", "3", "3"], "under the same key"
     destination.answer = lambda _: DROP
@@ -162,12 +127,11 @@ async def test_a_connection_that_ends_under_a_request_is_tried_anew_once(destina
     assert destination.keys == ["a", "a"], "once on the old connection, once on a new one, and that was it"
     assert verdicts(await publish(publisher, made("b"))) == ["unknown"]
     assert destination.keys == ["a", "a", "b"], "a new connection that is lost is not tried anew"
-    await publisher.close()
 
 
-async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: Destination):
+async def test_a_publish_that_is_cancelled_leaves_nothing_behind(make: Make, destination: Destination):
     destination.answer = never
-    publisher = HttpPublisher(destination.url)
+    publisher = make()
     await publisher.connect()
     publishing = asyncio.create_task(publisher.publish([made(1), made(2)]))
     while destination.open_now < 2:
@@ -177,4 +141,3 @@ async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: De
         await publishing
     destination.answer = ok
     assert verdicts(await publish(publisher, made(1))) == ["confirmed"]
-    await publisher.close()
