@@ -4,10 +4,10 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
@@ -15,18 +15,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, event, ids, outbox, tables
+from outboxkit import BrokerUnavailable, Message, event, ids, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.retry import Backoff
 from outboxkit.runtime import compose
+from tests.integration.relay.recording import MILLISECOND, QUICK, running
 from tests.support.http_destination import DROP, Call, Destination, Say, say
 from tests.support.night import by_day_on, by_night
 from tests.support.polling import eventually_async
 
-MILLISECOND = timedelta(milliseconds=1)
-QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, minimum=MILLISECOND)
 PATIENT = RelayPolicy(max_attempts=1000, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
 
 
@@ -53,12 +52,21 @@ def relay(engine: AsyncEngine, publisher: HttpPublisher, policy: RelayPolicy = P
     )
 
 
+def add(engine: Engine, *events: object, **options: Any) -> list[Message]:
+    with Session(engine) as session, session.begin():
+        return outbox.add_all(session, events, **options)
+
+
 def left(engine: Engine, destination: str) -> list[tuple[str, str | None, bytes, int, str | None]]:
     table = tables.outbox.c
     columns = table.type, table.causation_id, table.payload, table.attempts, table.last_error
     with engine.connect() as connection:
         found = connection.execute(select(*columns).where(table.destination == destination).order_by(table.position))
         return [tuple(row) for row in found]
+
+
+async def all_left(engine: Engine, seconds: float = 60) -> None:
+    await eventually_async(lambda: asyncio.to_thread(left, engine, "payments"), lambda rows: not rows, seconds=seconds)
 
 
 async def test_an_answer_becomes_a_reply_and_a_refusal_a_dead_letter(
@@ -76,10 +84,7 @@ async def test_an_answer_becomes_a_reply_and_a_refusal_a_dead_letter(
                 return say(429, retry_after="3600")
 
     destination.answer = answer
-    with Session(engine) as session, session.begin():
-        charge, _, _, _, _ = outbox.add_all(
-            session, [ChargeCard(1), ChargeCard(2), ChargeCard(3), TellPartner(3), ChargeCard(5)]
-        )
+    charge, *_ = add(engine, ChargeCard(1), ChargeCard(2), ChargeCard(3), TellPartner(3), ChargeCard(5))
     publisher = HttpPublisher(destination.url, max_answer=100)
     done = await relay(async_engine, publisher).drain(asyncio.Event())
     assert (done.published, done.later) == (2, 1)
@@ -116,16 +121,10 @@ async def test_every_charge_is_made_once_and_answered_once_by_a_server_that_fail
         return DROP if fate < 0.3 else say(200, ledger[call.key])
 
     destination.answer = answer
-    with Session(engine) as session, session.begin():
-        for number in range(CHARGES):
-            outbox.add(session, ChargeCard(number), key=f"customer-{number % 40}")
-    stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
-    running = asyncio.create_task(relay(async_engine, publisher).run(stop))
-    async with asyncio.timeout(by_night(1200, else_=120)):
-        while await asyncio.to_thread(left, engine, "payments"):
-            await asyncio.sleep(0.05)
-    stop.set()
-    await running
+    for number in range(CHARGES):
+        add(engine, ChargeCard(number), key=f"customer-{number % 40}")
+    async with running(relay(async_engine, HttpPublisher(destination.url))):
+        await all_left(engine, seconds=by_night(1200, else_=120))
     assert sorted(applied) == list(range(CHARGES)), "none lost, none twice"
     for customer in range(40):
         mine = [number for number in applied if number % 40 == customer]
@@ -144,21 +143,14 @@ async def test_a_destination_that_is_away_costs_no_attempt(
     engine: Engine, async_engine: AsyncEngine, destination: Destination
 ):
     await destination.refuse()
-    with Session(engine) as session, session.begin():
-        outbox.add_all(session, [TellPartner(number) for number in range(100)])
-    stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
+    add(engine, *map(TellPartner, range(100)))
+    publisher = HttpPublisher(destination.url)
     with capture_logs() as said:
-        running = asyncio.create_task(relay(async_engine, publisher, RelayPolicy(max_attempts=1)).run(stop))
-        async with asyncio.timeout(60):
-            while not [line for line in said if line["event"] == "destination is away, waiting"]:
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(0.5)  # several tries, each of which would bury everything if it counted
-        await destination.listen()
-        async with asyncio.timeout(60):
-            while await asyncio.to_thread(left, engine, "payments"):
-                await asyncio.sleep(0.05)
-        stop.set()
-        await running
+        async with running(relay(async_engine, publisher, RelayPolicy(max_attempts=1))):
+            await eventually_async(lambda: asyncio.sleep(0, said))
+            await asyncio.sleep(0.5)  # several tries, each of which would bury everything if it counted
+            await destination.listen()
+            await all_left(engine)
     assert len(set(destination.keys)) == 100
     told = {(line["event"], line["destination"]) for line in said if " is " in line["event"]}
     assert told == {("destination is away, waiting", "payments"), ("destination is back, work goes on", "payments")}
@@ -168,32 +160,29 @@ async def test_a_destination_is_back_when_it_answers_and_not_when_nothing_is_lef
     engine: Engine, async_engine: AsyncEngine, destination: Destination
 ):
     await destination.refuse()
+    add(engine, TellPartner(1), message_id="cancelled")
 
-    def change(work: Callable[[Session], object]) -> object:
+    def cancel() -> bool:
         with Session(engine) as session, session.begin():
-            return work(session)
+            return outbox.cancel(session, "cancelled")
 
-    change(lambda session: outbox.add(session, TellPartner(1), message_id="cancelled"))
-    stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
+    publisher = HttpPublisher(destination.url)
     with capture_logs() as said:
-        running = asyncio.create_task(relay(async_engine, publisher).run(stop))
-        await eventually_async(lambda: asyncio.sleep(0, publisher.trouble))
-        assert await asyncio.to_thread(change, lambda session: outbox.cancel(session, "cancelled"))
-        await asyncio.sleep(1)  # several turns without a message
-        assert [line["event"] for line in said if " is " in line["event"]] == ["destination is away, waiting"]
-        await destination.listen()
-        await asyncio.to_thread(change, lambda session: outbox.add(session, TellPartner(2)))
-        await eventually_async(lambda: asyncio.sleep(0, [line for line in said if " is back" in line["event"]]))
-        stop.set()
-        await running
+        async with running(relay(async_engine, publisher)):
+            await eventually_async(lambda: asyncio.sleep(0, publisher.trouble))
+            assert await asyncio.to_thread(cancel)
+            await asyncio.sleep(1)  # several turns without a message
+            assert [line["event"] for line in said if " is " in line["event"]] == ["destination is away, waiting"]
+            await destination.listen()
+            await asyncio.to_thread(add, engine, TellPartner(2))
+            await eventually_async(lambda: asyncio.sleep(0, [line for line in said if " is back" in line["event"]]))
 
 
 async def test_a_drain_calls_a_destination_that_is_away_by_that_name(
     engine: Engine, async_engine: AsyncEngine, destination: Destination
 ):
     await destination.refuse()
-    with Session(engine) as session, session.begin():
-        outbox.add(session, TellPartner(1))
+    add(engine, TellPartner(1))
     drain = relay(async_engine, HttpPublisher(destination.url)).drain(asyncio.Event(), patience=MILLISECOND)
     with pytest.raises(BrokerUnavailable) as caught:
         await drain
@@ -217,16 +206,14 @@ async def test_a_wrong_token_is_an_outage_of_the_destination_and_costs_no_messag
         return say()
 
     destination.answer = answer
-    with Session(engine) as session, session.begin():
-        for number in range(300):
-            outbox.add(session, TellPartner(number), key=f"customer-{number % 60}" if number % 3 else None)
+    for number in range(300):
+        add(engine, TellPartner(number), key=f"customer-{number % 60}" if number % 3 else None)
     policy = RelayPolicy(max_attempts=1, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
-    stop, publisher = asyncio.Event(), HttpPublisher(destination.url, authorization="Bearer old")
-    with capture_logs() as log:
-        running = asyncio.create_task(relay(async_engine, publisher, policy).run(stop))
-        async with asyncio.timeout(60):
-            await enough.wait()
-    async with asyncio.timeout(60):
+    publisher = HttpPublisher(destination.url, authorization="Bearer old")
+    async with running(relay(async_engine, publisher, policy)):
+        with capture_logs() as log:
+            async with asyncio.timeout(60):
+                await enough.wait()
         rows = await asyncio.to_thread(left, engine, "payments")
         assert (len(rows), {row[3] for row in rows}) == (300, {0})
         errors = {row[4] for row in rows if row[4]}
@@ -235,10 +222,7 @@ async def test_a_wrong_token_is_an_outage_of_the_destination_and_costs_no_messag
         assert "old" not in "".join(map(str, errors))
         assert refused < 20, "each row is not a request"
         token = "old"
-        while await asyncio.to_thread(left, engine, "payments"):
-            await asyncio.sleep(0.05)
-    stop.set()
-    await running
+        await all_left(engine)
     assert sorted(taken) == list(range(300))
     for customer in range(60):
         mine = [number for number in taken if number % 3 and number % 60 == customer]
@@ -253,8 +237,7 @@ async def test_one_message_that_is_forbidden_delays_no_other_one(
     engine: Engine, async_engine: AsyncEngine, destination: Destination
 ):
     destination.answer = lambda call: say(403) if json.loads(call.body)["order_id"] in (0, 150) else say()
-    with Session(engine) as session, session.begin():
-        outbox.add_all(session, [TellPartner(number) for number in range(200)])
+    add(engine, *map(TellPartner, range(200)))
     policy = RelayPolicy(max_attempts=1, backoffs={Verdict.POSTPONED: Backoff(base=timedelta(hours=1))})
     done = await relay(async_engine, HttpPublisher(destination.url), policy).drain(asyncio.Event())
     assert (done.published, done.later, done.dead) == (198, 2, {})

@@ -7,19 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers import Receipt
-from outboxkit.brokers.http import HttpPublisher
+from outboxkit import BrokerUnavailable
+from tests.integration.broker.publishing import Make, made, publish, verdicts
 from tests.support.http_destination import Destination, ok
 
 SHORT = timedelta(seconds=1)
 """Enough for what a machine under load does at once, and not too long for what never happens."""
-MESSAGE = Message(id="1", type="ChargeCard", payload=b"{}")
-
-
-async def publish(publisher: HttpPublisher) -> list[Receipt]:
-    await publisher.connect()
-    return list(await publisher.publish([MESSAGE]))
 
 
 @pytest.fixture(scope="module")
@@ -39,33 +32,24 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_no_connection(
-    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    make: Make, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     async with Destination(ok, context) as destination:
-        publisher = HttpPublisher(destination.url)
+        publisher = make(url=destination.url)
         with pytest.raises(BrokerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*self-signed"):
-            await publish(publisher)
+            await publish(publisher, made())
         await publisher.close()
         assert destination.calls == []
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-        assert [str(each.verdict) for each in await publish(publisher)] == ["confirmed"], (
-            "the system's store knows it now"
-        )
-        await publisher.close()
-        another_host = HttpPublisher(destination.url.replace("localhost", "127.0.0.1"))
+        assert verdicts(await publish(publisher, made())) == ["confirmed"], "the system's store knows it now"
         with pytest.raises(BrokerUnavailable, match="IP address mismatch"):
-            await publish(another_host)
-        await another_host.close()
+            await publish(make(url=destination.url.replace("localhost", "127.0.0.1")), made())
 
 
-async def test_a_server_that_speaks_no_tls_is_no_connection():
-    async with Destination() as destination:
-        publisher = HttpPublisher(destination.url.replace("http:", "https:"), timeout=SHORT)
-        with pytest.raises(
-            BrokerUnavailable, match=r"cannot connect to https://localhost:\d+: time was up after 0.5 s"
-        ):
-            await publish(publisher)
-        await publisher.close()
-        assert destination.calls == []
+async def test_a_server_that_speaks_no_tls_is_no_connection(make: Make, destination: Destination):
+    publisher = make(url=destination.url.replace("http:", "https:"), timeout=SHORT)
+    with pytest.raises(BrokerUnavailable, match=r"cannot connect to https://localhost:\d+: time was up after 0.5 s"):
+        await publish(publisher, made())
+    assert destination.calls == []
