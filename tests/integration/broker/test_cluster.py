@@ -19,6 +19,7 @@ from tests.servers.cluster import Cluster, provide_cluster
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
+pytestmark = pytest.mark.night
 WARNINGS_A_MINUTE = 60
 
 
@@ -102,7 +103,6 @@ async def test_the_connected_node_is_killed_and_stays_down(
         witness.assert_all_arrived_in_order(1)
 
 
-@pytest.mark.night
 async def test_nodes_are_killed_in_turn_and_started_again(
     cluster: Cluster, pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
@@ -120,7 +120,6 @@ async def test_nodes_are_killed_in_turn_and_started_again(
         witness.assert_all_arrived_in_order(1)
 
 
-@pytest.mark.night
 async def test_the_connected_node_freezes_and_is_left_when_its_heartbeat_says_so(
     cluster: Cluster, pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
@@ -140,7 +139,6 @@ async def test_the_connected_node_freezes_and_is_left_when_its_heartbeat_says_so
         witness.assert_all_arrived_in_order(1)
 
 
-@pytest.mark.night
 async def test_the_majority_is_lost_for_a_while(cluster: Cluster, pg_engine: Engine, async_pg_engine: AsyncEngine):
     await asyncio.to_thread(cluster.start)
     async with relaying(cluster, pg_engine, async_pg_engine) as witness:
