@@ -5,15 +5,15 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
+from outboxkit.brokers import Verdict
 from outboxkit.relay import Relay
 from outboxkit.runtime import process
 from tests.benchmarks import backlog
+from tests.integration.relay.recording import Recorder, add, behind_proxy, turn
 from tests.support.statements_sent import StatementsSent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="libpq's trace is for Linux only")
@@ -30,25 +30,15 @@ async def engine(postgresql_url: str) -> AsyncIterator[AsyncEngine]:
     await made.dispose()
 
 
-async def drained(engine: AsyncEngine, url: str, *, keys: int) -> list[str]:
-    """What the database is sent while a relay publishes all messages, in batches."""
-    backlog.fill(url, count=MESSAGES, size=100, keys=keys)
-    broker = MemoryBroker()
-    broker.queue("all", ["#"])
+@pytest.mark.parametrize("keys", [0, 50])
+async def test_a_batch_is_one_claim_and_one_delete_with_its_commit(engine: AsyncEngine, postgresql_url: str, keys: int):
+    backlog.fill(postgresql_url, count=MESSAGES, size=100, keys=keys)
     sent = StatementsSent(engine)
-    done = await Relay(engine, MemoryPublisher(broker), batch_size=BATCH).drain(asyncio.Event())
+    done = await Relay(engine, Recorder(), batch_size=BATCH).drain(asyncio.Event())
     await engine.dispose()
     assert done.published == MESSAGES
-    assert backlog.left(url) == 0
     texts = sent.texts()
     sent.close()
-    return texts
-
-
-@pytest.mark.parametrize("keys", [0, 1, 50, 1_000])
-async def test_a_batch_is_one_claim_and_one_delete_with_its_commit(engine: AsyncEngine, postgresql_url: str, keys: int):
-    texts = await drained(engine, postgresql_url, keys=keys)
-
     claims = [each for each in texts if "FOR UPDATE SKIP LOCKED" in each and "due_at IS NULL" in each]
     deletes = [each for each in texts if each.startswith("DELETE FROM outboxkit_outbox")]
     order = [each for each in texts if " AS batch(" in each]
@@ -59,18 +49,24 @@ async def test_a_batch_is_one_claim_and_one_delete_with_its_commit(engine: Async
     assert len(texts) <= 0.05 * MESSAGES, "\n".join(texts)
 
 
-async def test_every_statement_is_counted(postgresql_url: str):
-    engine = process.engine(postgresql_url, name="test")
-    sent = StatementsSent(engine)
-    async with engine.connect() as connection:
-        await connection.execute(text("SELECT :first, 'two\nlines'"), {"first": 1})
-        driver = (await connection.get_raw_connection()).driver_connection
-        assert isinstance(driver, psycopg.AsyncConnection)
-        for _ in range(3):
-            await driver.execute("SELECT %s::int", (1,), prepare=True)
-        await connection.commit()
-    await engine.dispose()
-
-    ours = [each for each in sent.texts() if each in {"BEGIN", "COMMIT", "SELECT $1::int"} or "lines" in each]
-    sent.close()
-    assert ours == ["BEGIN", "SELECT $1, 'two\nlines'", *["SELECT $1::int"] * 3, "COMMIT"]
+async def test_failures_of_a_batch_take_one_statement_and_hardly_more_round_trips_than_one_failure(
+    pg_engine: Engine, postgresql_url: str
+):
+    refusing, found = Recorder(lambda _: Verdict.UNROUTABLE), []
+    async with behind_proxy(postgresql_url) as (proxy, url):
+        engine = process.engine(url, name="counted")
+        statements: list[str] = []
+        event.listen(
+            engine.sync_engine, "before_cursor_execute", lambda _, __, statement, *___: statements.append(statement[:6])
+        )
+        for size in (1, 90, 1, 90):  # the first two also open the connections, and prepare their statements
+            add(pg_engine, *range(size))
+            statements.clear()
+            before = proxy.turns
+            (settled,) = await turn(engine, refusing)
+            assert len(settled.failed) == size
+            found.append((list(statements), proxy.turns - before))
+        await engine.dispose()
+    (small, small_turns), (large, large_turns) = found[2:]
+    assert small == large == ["UPDATE"]
+    assert large_turns <= small_turns + 10
