@@ -1,7 +1,6 @@
 """Queues that are taken as they are, and bindings to exchanges of others, on RabbitMQ."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pika  # type: ignore[import-untyped]
 import pytest
 import structlog
-from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handler
@@ -17,9 +15,11 @@ from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.consumer import Consumer
 from outboxkit.runtime import compose, settings
+from tests.integration.broker.broker_users import broker_user
+from tests.integration.broker.publishing import next_delivery, subscriber_of
 from tests.integration.consumer.running_consumer import Ordered
 from tests.servers import OwnServer
-from tests.support.delays import DELAYS, DELAYS_TEXT
+from tests.support.delays import DELAYS_TEXT
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 
@@ -48,8 +48,7 @@ async def consumer(
 
 
 def existing(broker: PlainClient, **more: Any) -> RabbitSubscriber:
-    options: dict[str, Any] = {"exchange": None, "topics": ["Ordered"], "delays": DELAYS} | more
-    return RabbitSubscriber(options.pop("url", broker.url), broker.queue, **options)
+    return subscriber_of(broker, exchange=None, topics=["Ordered"], **more)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,9 +96,7 @@ async def test_an_empty_queue_may_have_no_binding_which_is_said(broker: PlainCli
 
 async def test_a_queue_that_is_not_there_is_an_error(broker: PlainClient, postgresql_url: str):
     async with consumer(broker, postgresql_url) as made:
-        with pytest.raises(
-            ConfigurationError, match=f"no queue '{broker.queue}', and OUTBOXKIT_DECLARE=false declares"
-        ):
+        with pytest.raises(ConfigurationError, match=f"no queue '{broker.queue}', and OUTBOXKIT_DECLARE=false"):
             await made.run(asyncio.Event())
     assert not broker.has_queue()
 
@@ -117,8 +114,7 @@ async def test_dropped_messages_are_taken_if_their_queue_is_there(broker: PlainC
     broker.publish(b"{}", queue=f"{broker.queue}.dead", **MESSAGE)
     subscriber = existing(broker)
     await subscriber.connect()
-    delivery = await asyncio.wait_for(subscriber.receive(), 30)
-    assert delivery is not None
+    delivery = await next_delivery(subscriber)
     assert delivery.dropped
     await subscriber.close()
 
@@ -149,23 +145,15 @@ async def test_a_client_may_set_the_header_of_streams(broker: PlainClient):
     subscriber = existing(broker)
     await subscriber.connect()
     for _ in range(2):
-        delivery = await asyncio.wait_for(subscriber.receive(), 30)
-        assert delivery is not None
-        await delivery.ack()
+        await (await next_delivery(subscriber)).ack()
     await subscriber.close()
 
 
-async def test_a_user_who_may_declare_nothing_needs_retry_queues_that_are_there(
-    own_rabbitmq: OwnServer,
-):
-    broker, user = PlainClient(own_rabbitmq.url), f"reader-{secrets.token_hex(4)}"
+async def test_a_user_who_may_declare_nothing_needs_retry_queues_that_are_there(own_rabbitmq: OwnServer):
+    broker = PlainClient(own_rabbitmq.url)
     broker.bind(arguments={})
-    ctl = "rabbitmqctl"
-    own_rabbitmq.execute(ctl, "add_user", user, "secret")
-    own_rabbitmq.execute(ctl, "set_permissions", user, "^$", r"^amq\.default$", rf"^{broker.queue}(\.dead)?$")
-    url = make_url(broker.url).set(username=user, password="secret").render_as_string(hide_password=False)
-    subscriber = existing(broker, url=url)
-    try:
+    with broker_user(own_rabbitmq, write=r"^amq\.default$", read=rf"^{broker.queue}(\.dead)?$") as url:
+        subscriber = existing(broker, url=url)
         with pytest.raises(ConfigurationError, match=r"\.retry\.\d+ms.*may not declare them.*once as a user who may"):
             await subscriber.connect()
         once = existing(broker)
@@ -173,17 +161,12 @@ async def test_a_user_who_may_declare_nothing_needs_retry_queues_that_are_there(
         await once.close()
         broker.publish(b"{}", **MESSAGE)
         await subscriber.connect()
-        first = await subscriber.receive()
-        assert first is not None
-        await first.retry()
-        second = await asyncio.wait_for(subscriber.receive(), 30)
-        assert second is not None
+        await (await next_delivery(subscriber)).retry()
+        second = await next_delivery(subscriber)
         assert second.delivery_headers.attempt == 2
         await second.ack()
-    finally:
         await subscriber.close()
-        broker.clean_up(DELAYS_TEXT.split(","))
-        own_rabbitmq.execute(ctl, "delete_user", user)
+    broker.clean_up(DELAYS_TEXT.split(","))
 
 
 async def test_a_queue_is_bound_to_exchanges_of_others(broker: PlainClient, postgresql_url: str):

@@ -8,6 +8,7 @@ import pytest
 
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from tests.integration.broker.publishing import next_delivery, send, subscriber_of
 from tests.servers import OwnServer
 from tests.support.delays import DELAYS, DELAYS_TEXT, WAITING
 from tests.support.plain_client import PlainClient
@@ -21,23 +22,6 @@ def client(own_rabbitmq: OwnServer) -> Iterator[PlainClient]:
     made.clean_up(DELAYS_TEXT.split(","))
 
 
-def subscriber_of(client: PlainClient, timeout: float = 10, prefetch: int = 64) -> RabbitSubscriber:
-    return RabbitSubscriber(
-        client.url,
-        client.queue,
-        exchange=client.exchange,
-        topics=["orders.eu"],
-        delays=DELAYS,
-        prefetch=prefetch,
-        timeout=timedelta(seconds=timeout),
-    )
-
-
-def publish(client: PlainClient, *ids: str) -> None:
-    for id_ in ids:
-        client.publish(b"{}", topic="orders.eu", message_id=id_, type="OrderConfirmed", headers={"a": 1})
-
-
 @pytest.fixture
 def limited(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[None]:
     """A policy that lets a message come back twice."""
@@ -48,27 +32,24 @@ def limited(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[None]:
 
 
 async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None, client: PlainClient):
-    subscriber = subscriber_of(client)
+    subscriber = subscriber_of(client, topics=["orders.eu"])
     await subscriber.connect()
-    publish(client, "poison")
+    send(client, "poison", topic="orders.eu", headers={"a": 1})
     counts = []
     for _ in range(3):
-        delivery = await subscriber.receive()
-        assert delivery is not None
+        delivery = await next_delivery(subscriber)
         counts.append(delivery.redeliveries)
         assert not delivery.dropped
         await delivery.requeue()
     assert counts == [0, 1, 2]
     await eventually_async(lambda: arrived(client, f"{client.queue}.dead"))
-    dropped = await subscriber.receive()
-    assert dropped is not None
+    dropped = await next_delivery(subscriber)
     assert (dropped.dropped, dropped.redeliveries) == (True, 0)
     assert dropped.message == Message(
         id="poison", type="OrderConfirmed", payload=b"{}", topic="orders.eu", headers={"a": 1}
     )
     await dropped.requeue_fresh()
-    again = await subscriber.receive()
-    assert again is not None
+    again = await next_delivery(subscriber)
     assert (again.dropped, again.message) == (True, dropped.message)
     await again.ack()
     await subscriber.close()
@@ -83,10 +64,9 @@ async def arrived(client: PlainClient, queue: str) -> bool:
 async def test_a_renewed_message_outlives_the_delivery_limit(limited: None, client: PlainClient):
     subscriber = subscriber_of(client)
     await subscriber.connect()
-    publish(client, "innocent")
+    send(client, "innocent")
     for _ in range(6):
-        delivery = await subscriber.receive()
-        assert delivery is not None
+        delivery = await next_delivery(subscriber)
         assert not delivery.dropped
         await (delivery.requeue_fresh() if delivery.redeliveries == 2 else delivery.requeue())
     await subscriber.close()
@@ -96,29 +76,25 @@ async def test_a_renewed_message_outlives_the_delivery_limit(limited: None, clie
 async def test_while_the_broker_is_short_of_memory_only_what_is_to_be_copied_waits(
     own_rabbitmq: OwnServer, client: PlainClient
 ):
-    subscriber = subscriber_of(client, timeout=1, prefetch=2)
+    subscriber = subscriber_of(client, timeout=timedelta(seconds=3), prefetch=2)
     await subscriber.connect()
-    publish(client, *"12345")
-    first, second = await subscriber.receive(), await subscriber.receive()
-    assert first is not None
-    assert second is not None
+    send(client, *"12345")
+    first, second = await next_delivery(subscriber), await next_delivery(subscriber)
     await first.retry()
     ctl = "rabbitmqctl"
     await asyncio.to_thread(own_rabbitmq.execute, ctl, "set_vm_memory_high_watermark", "0.000001")
     try:
         retrying = asyncio.create_task(second.retry())
         for _ in range(4):  # each but the first is pushed only when the broker has heard the ack of one before
-            delivery = await asyncio.wait_for(subscriber.receive(), 30)
-            assert delivery is not None
+            delivery = await next_delivery(subscriber)
             await delivery.ack()
         await subscriber.connect()
-        await asyncio.wait((retrying,), timeout=1.5)
+        await asyncio.wait((retrying,), timeout=3.5)
         assert not retrying.done(), "longer than its limit"
     finally:
         await asyncio.to_thread(own_rabbitmq.execute, ctl, "set_vm_memory_high_watermark", "0.6")
     await retrying
-    again = await subscriber.receive()
-    assert again is not None
+    again = await next_delivery(subscriber)
     assert isinstance(again.message, Message)
     assert (again.message.id, again.delivery_headers.attempt, again.redeliveries) == ("2", 2, 0)
     await again.ack()
@@ -142,8 +118,7 @@ async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asy
     started: list[asyncio.Task[timedelta]] = []
     waiting: list[asyncio.Task[timedelta]] = []
     while len(waiting) < 3:
-        delivery = await subscriber.receive()
-        assert delivery is not None
+        delivery = await next_delivery(subscriber)
         started.append(asyncio.create_task(delivery.retry(LATER)))
         await asyncio.wait(started[-1:], timeout=0.7)
         waiting = [retry for retry in started if not retry.done()]
@@ -153,9 +128,8 @@ async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asy
 async def test_a_stop_does_not_wait_for_a_full_retry_queue(full: str, client: PlainClient):
     subscriber = subscriber_of(client)
     await subscriber.connect()
-    publish(client, *"123456789")
-    running = await subscriber.receive()
-    assert running is not None
+    send(client, *"123456789")
+    running = await next_delivery(subscriber)
     took, waiting = await retry_until_full(subscriber)
     await subscriber.stop_receiving()
     for retry in waiting:

@@ -1,18 +1,17 @@
 """What the publisher puts on the wire, read by a client that knows nothing of outboxkit; and its receipts."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
 from outboxkit import BrokerUnavailable, Message, ids
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher, connection
-from outboxkit.errors import BrokerRefused
-from tests.support.plain_client import QUORUM, PlainClient
+from tests.integration.broker.publishing import verdicts
+from tests.integration.relay.recording import behind_proxy
+from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
 from tests.support.tcp_proxy import TcpProxy
 
@@ -30,11 +29,9 @@ async def publisher(broker: PlainClient) -> AsyncIterator[RabbitPublisher]:
 
 
 @pytest.fixture
-async def proxy(broker: PlainClient) -> AsyncIterator[TcpProxy]:
-    target = make_url(broker.url)
-    made = TcpProxy(target.host or "localhost", target.port or 5672)
-    yield made
-    await asyncio.to_thread(made.close)
+async def proxied(broker: PlainClient) -> AsyncIterator[tuple[TcpProxy, str]]:
+    async with behind_proxy(broker.url) as proxy_and_url:
+        yield proxy_and_url
 
 
 async def test_every_property_is_on_the_wire_as_designed(publisher: RabbitPublisher, broker: PlainClient):
@@ -80,30 +77,6 @@ async def test_every_property_is_on_the_wire_as_designed(publisher: RabbitPublis
     }
 
 
-@pytest.mark.parametrize("arguments", [QUORUM, CLASSIC], ids=["quorum", "classic"])
-async def test_a_full_queue_blames_no_message_and_takes_them_once_there_is_room(
-    publisher: RabbitPublisher, broker: PlainClient, arguments: dict[str, Any]
-):
-    broker.bind("OrderConfirmed", arguments=arguments | {"x-max-length": 2, "x-overflow": "reject-publish"})
-    broker.bind("Other", queue=f"{broker.queue}-other", arguments=CLASSIC)
-    waiting: set[str] = set()
-    for number in range(20):  # a quorum queue lets some more in before it says no
-        await publisher.connect()
-        receipts = await publisher.publish([made(str(number)), made(f"other-{number}", topic="Other")])
-        waiting |= {str(number)} if receipts[0].verdict is not Verdict.CONFIRMED else set()
-        assert receipts[0].verdict in (Verdict.CONFIRMED, Verdict.UNKNOWN, Verdict.POSTPONED)
-        assert receipts[1].verdict is Verdict.CONFIRMED, "others flow"
-    assert receipts[0].verdict is Verdict.POSTPONED
-    assert "nacked by the broker, on a new connection too: for routing key 'OrderConfirmed'" in str(receipts[0].reason)
-    arrived = {received.properties.message_id for received in broker.take_all()}
-    assert arrived | waiting == {str(number) for number in range(20)}
-
-    async def confirmed() -> bool:
-        return verdicts(await publisher.publish([made("20")])) == ["confirmed"]
-
-    await eventually_async(confirmed)
-
-
 async def test_an_exchange_deleted_in_between_blames_no_message(publisher: RabbitPublisher, broker: PlainClient):
     broker.bind("OrderConfirmed")
     assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
@@ -115,9 +88,9 @@ async def test_an_exchange_deleted_in_between_blames_no_message(publisher: Rabbi
     assert verdicts(await publisher.publish([made("2")])) == ["confirmed"]
 
 
-async def test_a_broker_that_does_not_answer_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):
+async def test_a_broker_that_does_not_answer_leaves_it_unknown(broker: PlainClient, proxied: tuple[TcpProxy, str]):
     broker.bind("OrderConfirmed")
-    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    proxy, url = proxied
     publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(seconds=2))
     await publisher.connect()
     proxy.hold_server()
@@ -133,28 +106,13 @@ async def test_a_broker_that_does_not_answer_leaves_it_unknown(broker: PlainClie
 
 
 async def test_a_connection_to_a_broker_that_does_not_say_goodbye_is_closed_all_the_same(
-    broker: PlainClient, proxy: TcpProxy
+    proxied: tuple[TcpProxy, str],
 ):
-    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    proxy, url = proxied
     opened = await connection.connect(url, name="test", timeout=10)
     proxy.swallow()
     await connection.close(opened)
     assert opened.is_closed  # else the client library closes it when it is freed, in any thread
-
-
-async def test_a_connection_lost_in_the_middle_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):
-    broker.bind("OrderConfirmed")
-    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-    publisher = RabbitPublisher(url, exchange=broker.exchange)
-    await publisher.connect()
-    proxy.hold_client()
-    publishing = asyncio.create_task(publisher.publish([made("1"), made("2")]))
-    while not proxy.held_bytes:
-        await asyncio.sleep(0.01)
-    proxy.cut()
-    assert verdicts(await publishing) == ["unknown", "unknown"]
-    await publisher.close()
-    assert broker.depth() == 0
 
 
 async def test_a_large_batch_is_confirmed_whole_and_in_order(publisher: RabbitPublisher, broker: PlainClient):
@@ -162,15 +120,6 @@ async def test_a_large_batch_is_confirmed_whole_and_in_order(publisher: RabbitPu
     batch = [made(str(number), key=f"key-{number % 100}") for number in range(10_000)]
     assert set(verdicts(await publisher.publish(batch))) == {"confirmed"}
     assert [received.properties.message_id for received in broker.take_all()] == [sent.id for sent in batch]
-
-
-async def test_a_new_connection_probes_each_key_before_more_of_it_leaves(
-    publisher: RabbitPublisher, broker: PlainClient
-):
-    broker.bind("other", arguments=CLASSIC)
-    batch = [made("1", key="a"), made("2", key="a", topic="other"), made("3", topic="other"), made("4", key="a")]
-    assert verdicts(await publisher.publish(batch)) == ["unroutable", "not sent", "confirmed", "not sent"]
-    assert [received.properties.message_id for received in broker.take_all()] == ["3"]
 
 
 async def test_a_queue_that_is_deleted_meanwhile_costs_order_once_at_most(
@@ -200,16 +149,11 @@ async def test_what_follows_a_message_whose_queue_was_just_unbound_does_not_over
     assert [received.properties.message_id for received in broker.take_all()] == ["0", "1", "4"]
 
 
-async def test_a_vhost_that_is_not_there_is_named(broker: PlainClient):
-    url = make_url(broker.url).set(database="no-such-vhost").render_as_string(hide_password=False)
-    publisher = RabbitPublisher(url, exchange=broker.exchange)
-    with pytest.raises(BrokerRefused, match="vhost no-such-vhost not found; is the name right"):
-        await publisher.connect()
-
-
-async def test_a_peer_that_falls_silent_is_noticed_without_a_publish(broker: PlainClient, proxy: TcpProxy):
-    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port, query={"heartbeat": "1"})
-    publisher = RabbitPublisher(url.render_as_string(hide_password=False), exchange=broker.exchange)
+async def test_a_peer_that_falls_silent_is_noticed_without_a_publish(
+    broker: PlainClient, proxied: tuple[TcpProxy, str]
+):
+    proxy, url = proxied
+    publisher = RabbitPublisher(f"{url}?heartbeat=1", exchange=broker.exchange)
     await publisher.connect()
     proxy.hold_server()
 
@@ -229,7 +173,3 @@ async def test_a_peer_that_falls_silent_is_noticed_without_a_publish(broker: Pla
 
 def made(id_: str, **more: Any) -> Message:
     return Message(id=id_, type="OrderConfirmed", payload=b"{}", **more)
-
-
-def verdicts(receipts: Any) -> list[str]:
-    return [str(receipt.verdict) for receipt in receipts]

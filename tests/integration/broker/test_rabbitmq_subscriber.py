@@ -1,85 +1,17 @@
-"""What the subscriber makes of messages from any client; its queues, and its retry steps."""
+"""The queues of a subscriber, what the broker pushes to it, and the loss of its channel."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 
 import pytest
+from pamqp import commands, frame
 
-from outboxkit import BrokerUnavailable, ConfigurationError, Message
+from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.topology import declarations
-from tests.integration.broker.publishing import subscriber_of
-from tests.support.delays import DELAYS, WAITING
+from tests.integration.broker.publishing import next_delivery, send, subscriber_of
 from tests.support.plain_client import PlainClient
-from tests.support.polling import eventually, eventually_async
-
-SENT = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
-
-
-async def test_a_foreign_message_arrives_as_it_was_sent(subscriber: RabbitSubscriber, broker: PlainClient):
-    broker.publish(
-        b'{"order_id": 1}',
-        topic="OrderConfirmed",
-        message_id="foreign-1",
-        type="OrderConfirmed",
-        content_type="application/json",
-        timestamp=int(SENT.timestamp()),
-        correlation_id="story",
-        headers={"tenant": "a", "outboxkit-key": "k", "outboxkit-causation-id": "c", "traceparent": "00-1-2-01"},
-    )
-    delivery = await subscriber.receive()
-    assert delivery is not None
-    assert delivery.delivery_headers.attempt == 1
-    assert delivery.message == Message(
-        id="foreign-1",
-        type="OrderConfirmed",
-        payload=b'{"order_id": 1}',
-        key="k",
-        topic="OrderConfirmed",
-        headers={"tenant": "a", "traceparent": "00-1-2-01"},
-        correlation_id="story",
-        causation_id="c",
-        created_at=SENT,
-    )
-    await delivery.ack()
-    await subscriber.close()
-    assert eventually(broker.depth, lambda depth: depth == 0) == 0
-
-
-async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
-    subscriber: RabbitSubscriber, broker: PlainClient
-):
-    properties = {
-        "message_id": "1",
-        "type": "OrderConfirmed",
-        "app_id": "foreign",
-        "reply_to": "someone",
-        "priority": 3,
-    }
-    broker.publish(b"{}", topic="OrderConfirmed", headers={"tenant": "a"}, **properties)
-    first = await subscriber.receive()
-    assert first is not None
-    assert await first.retry() == DELAYS[0]
-    second = await subscriber.receive()
-    assert second is not None
-    assert (second.delivery_headers.attempt, second.message) == (2, first.message)
-    assert await second.retry(timedelta(days=1)) == DELAYS[-1]
-    assert await subscriber.waiting_retries() == 1
-    waiting = broker.take(WAITING[-1])
-    assert waiting is not None
-    assert waiting.properties.headers["outboxkit-attempt"] == 3
-    assert waiting.properties.headers["tenant"] == "a"
-    assert {name: getattr(waiting.properties, name) for name in properties} == properties
-    assert waiting.properties.delivery_mode == 2
-    assert broker.depth() == 0
-
-
-async def test_what_the_broker_drops_by_a_limit_of_its_own_is_kept(subscriber: RabbitSubscriber, broker: PlainClient):
-    broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed", expiration="1")
-    dead = await eventually_async(lambda: asyncio.to_thread(broker.take, f"{broker.queue}.dead"))
-    assert dead is not None
-    assert dead.properties.message_id == "1"
+from tests.support.polling import eventually
 
 
 async def test_what_the_broker_will_never_declare_is_a_configuration_error(broker: PlainClient):
@@ -93,7 +25,7 @@ async def test_what_the_broker_will_never_declare_is_a_configuration_error(broke
         ("amq.mine", "amq.topic", "OUTBOXKIT_QUEUE is 'amq.mine'"),
         ("two lines\n", "amq.topic", "OUTBOXKIT_QUEUE is .*letters, digits"),
     ):
-        subscriber = RabbitSubscriber(broker.url, queue, exchange=exchange, topics=["T"], delays=DELAYS)
+        subscriber = subscriber_of(broker, queue, exchange=exchange)
         with pytest.raises(ConfigurationError, match=text):
             await subscriber.connect()
         await subscriber.close()
@@ -108,10 +40,8 @@ async def test_a_queue_that_is_deleted_and_made_again_at_once(
 ):
     """RabbitMQ 3.10 keeps the consumer, and delivers nothing to it."""
     monkeypatch.setattr(subscriber_module, "STALL_SECONDS", 0.3)
-    broker.publish(b"{}", topic="OrderConfirmed", message_id="0", type="OrderConfirmed")
-    first = await subscriber.receive()
-    assert first is not None
-    await first.ack()
+    send(broker, "0")
+    await (await next_delivery(subscriber)).ack()
     broker.delete_queue()
     broker.bind("OrderConfirmed", arguments=declarations(broker.queue, ordered=False)[broker.queue])
     ids = {str(number) for number in range(1, 100)}
@@ -121,8 +51,7 @@ async def test_a_queue_that_is_deleted_and_made_again_at_once(
         await subscriber.receive()
     await subscriber.connect()
     for _ in range(len(ids)):
-        delivery = await subscriber.receive()
-        assert delivery is not None
+        delivery = await next_delivery(subscriber)
         ids.remove(str(delivery.raw.properties.message_id))
         await delivery.ack()
     assert not ids
@@ -134,37 +63,19 @@ async def test_one_with_as_many_unacked_as_it_may_have_is_not_taken_for_forgotte
     monkeypatch.setattr(subscriber_module, "STALL_SECONDS", 0.05)
     subscriber = subscriber_of(broker, prefetch=1)
     await subscriber.connect()
-    for number in "12":
-        broker.publish(b"{}", topic="OrderConfirmed", message_id=number, type="OrderConfirmed")
-    first = await subscriber.receive()
+    send(broker, *"12")
+    first = await next_delivery(subscriber)
     waiting = asyncio.create_task(subscriber.receive())
     assert not (await asyncio.wait((waiting,), timeout=0.5))[0]
-    assert first is not None
     await first.ack()
     assert await waiting is not None
     await subscriber.close()
 
 
-async def test_a_retry_without_its_step_gives_the_message_back(subscriber: RabbitSubscriber, broker: PlainClient):
-    broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
-    delivery = await subscriber.receive()
-    assert delivery is not None
-    broker.delete_queue(WAITING[0])
-    with pytest.raises(BrokerUnavailable):
-        await delivery.retry()
-    await subscriber.connect()
-    again = await subscriber.receive()
-    assert again is not None
-    assert (again.delivery_headers.attempt, again.message) == (1, delivery.message)
-    assert await again.retry() == DELAYS[0]
-
-
 async def test_a_new_binding_is_added_to_an_existing_queue(subscriber: RabbitSubscriber, broker: PlainClient):
-    other = RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed", "OrderShipped"], delays=DELAYS
-    )
+    other = subscriber_of(broker, topics=["OrderConfirmed", "OrderShipped"])
     await other.connect()
-    broker.publish(b"{}", topic="OrderShipped", message_id="1", type="OrderShipped")
+    send(broker, "1", topic="OrderShipped")
     assert await other.receive(wait=False) is not None
     await other.close()
 
@@ -172,10 +83,36 @@ async def test_a_new_binding_is_added_to_an_existing_queue(subscriber: RabbitSub
 async def test_prefetch_bounds_what_is_pushed_ahead(broker: PlainClient):
     limited = subscriber_of(broker, prefetch=2)
     await limited.connect()
-    for number in range(5):
-        broker.publish(b"{}", topic="OrderConfirmed", message_id=str(number), type="OrderConfirmed")
-    first = await limited.receive()
-    assert first is not None
+    send(broker, *"12345")
+    await next_delivery(limited)
     assert eventually(broker.depth, lambda depth: depth == 3) == 3
     await limited.close()
     assert eventually(broker.depth, lambda depth: depth == 5) == 5
+
+
+async def test_what_was_acked_leaves_before_the_connection_does(broker: PlainClient, subscriber: RabbitSubscriber):
+    broker.publish_all([(b"{}", {"message_id": "m", "type": "OrderConfirmed"})] * 500, topic="OrderConfirmed")
+    for _ in range(300):
+        await (await next_delivery(subscriber)).ack()
+    await subscriber.close()
+    assert eventually(broker.depth, lambda depth: depth == 200) == 200
+
+
+async def test_a_channel_that_the_broker_closes_is_a_broker_away(broker: PlainClient, subscriber: RabbitSubscriber):
+    send(broker, *"012")
+    first = await next_delivery(subscriber)
+    assert subscriber._channel is not None
+    subscriber._channel._write(frame.marshal(commands.Basic.Ack(99), subscriber._channel._channel))
+    with pytest.raises(BrokerUnavailable, match="PRECONDITION_FAILED - unknown delivery tag 99"):
+        await receive_for_ever(subscriber)
+    with pytest.raises(BrokerUnavailable):
+        await first.ack()
+    await subscriber.connect()
+    again = [await next_delivery(subscriber) for _ in range(3)]
+    assert {each.raw.properties.message_id for each in again} == {"0", "1", "2"}
+    assert all(each.redeliveries for each in again), "all three were on their way"
+
+
+async def receive_for_ever(subscriber: RabbitSubscriber) -> None:
+    while True:
+        await subscriber.receive()

@@ -2,11 +2,11 @@
 
 import asyncio
 from datetime import timedelta
-from urllib.parse import urlsplit
+from typing import Any
 
 import pika.exceptions  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy import make_url, select, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
@@ -20,10 +20,11 @@ from outboxkit.runtime.settings import Settings, load
 from outboxkit.runtime.sources import Shards
 from outboxkit.tables import shard_member, sharding
 from tests.acceptance import shop
+from tests.integration.broker.publishing import subscriber_of
+from tests.integration.relay.recording import behind_proxy
 from tests.support.delays import DELAYS
 from tests.support.plain_client import PlainClient, keyed
 from tests.support.polling import eventually_async
-from tests.support.tcp_proxy import TcpProxy
 
 
 def move_of(broker: PlainClient) -> ShardMove:
@@ -33,6 +34,10 @@ def move_of(broker: PlainClient) -> ShardMove:
 def publish(broker: PlainClient, keys: int, prefix: str = "") -> None:
     for number in range(keys):
         broker.publish(b"{}", topic="T", message_id=f"{prefix}{number}", type="T", headers=keyed(f"k{number}"))
+
+
+def ordered(broker: PlainClient, queue: str, **more: Any) -> RabbitSubscriber:
+    return subscriber_of(broker, queue, topics=["T"], ordered=True, **more)
 
 
 def key_of(delivery: RabbitDelivery) -> str:
@@ -47,9 +52,7 @@ async def moved(broker: PlainClient, before: Shards, after: Shards, move: int) -
 
 
 async def received(broker: PlainClient, queue: str, shards: Shards, *, move: int | None = None) -> set[str]:
-    subscriber = RabbitSubscriber(
-        broker.url, queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=shards
-    )
+    subscriber = ordered(broker, queue, shards=shards)
     await subscriber.connect()
     ids, last = set(), None
     while (delivery := await subscriber.receive(wait=False)) is not None:
@@ -112,11 +115,7 @@ async def test_an_old_shard_is_not_drained_while_another_consumer_holds_messages
     """The broker counts one consumer of a queue with a single active one, and no message that is unacked."""
     one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
     await move_of(broker).bind(one)
-    options = {"exchange": broker.exchange, "topics": ["T"], "delays": DELAYS, "ordered": True, "shards": two}
-    first, second = (
-        RabbitSubscriber(broker.url, broker.queue, **options),
-        RabbitSubscriber(broker.url, broker.queue, **options),
-    )
+    first, second = (ordered(broker, broker.queue, shards=two) for _ in range(2))
     await first.connect()
     publish(broker, 3)
     held = [await first.receive() for _ in range(3)]
@@ -141,9 +140,7 @@ async def test_a_consumer_that_missed_changes_waits_in_front_of_what_came_after_
     await moved(broker, three, two, 2)
     for name in three.names:
         await received(broker, name, two, move=2)
-    late = RabbitSubscriber(
-        broker.url, three.names[0], exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=three
-    )
+    late = ordered(broker, three.names[0], shards=three)
     late.follow(1, is_settled=True)
     await late.connect()
     await moved(broker, two, three, 3)
@@ -162,9 +159,8 @@ async def test_a_process_that_does_not_know_of_a_change_waits_after_one_that_doe
     one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
     await moved(broker, one, two, 1)
     publish(broker, 20)
-    options = {"exchange": broker.exchange, "topics": ["T"], "delays": DELAYS, "ordered": True, "shards": two}
     for move, is_settled, is_there in ((1, False, True), (0, True, False), (1, True, True), (0, True, True)):
-        subscriber = RabbitSubscriber(broker.url, two.names[0], **options)
+        subscriber = ordered(broker, two.names[0], shards=two)
         subscriber.follow(move, is_settled=is_settled)
         await subscriber.connect()
         assert (await subscriber.receive(wait=False) is not None) == is_there
@@ -178,9 +174,7 @@ async def test_a_marker_of_a_change_that_the_database_does_not_know_stops_no_sha
     await move_of(broker).bind(two)
     broker.publish(b"", queue=two.names[0], message_id=f"{broker.queue}:99", type="outboxkit.moved")
     publish(broker, 20)
-    subscriber = RabbitSubscriber(
-        broker.url, two.names[0], exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=two
-    )
+    subscriber = ordered(broker, two.names[0], shards=two)
     await subscriber.connect()
     subscriber.follow(1, is_settled=True)
     assert await subscriber.receive(wait=False) is None
@@ -198,57 +192,50 @@ async def test_a_plain_consumer_that_others_took_for_gone_keeps_the_marker_for_t
 ):
     """It could not reach the database while they split the queue, and is still the active consumer there."""
     monkeypatch.setattr(membership, "SEEN_SECONDS", 0.1)
-    two, target = Shards(broker.queue, 2), make_url(postgresql_url)
-    proxy = TcpProxy(target.host or "localhost", target.port or 5432)
-    engine = process.engine(target.set(host="127.0.0.1", port=proxy.port), name="test")
-    subscriber = RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True
-    )
-    plain = Consumer(engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
-    with capture_logs() as logs:
-        running = asyncio.create_task(plain.run(asyncio.Event()))
-        await eventually_async(lambda: asyncio.sleep(0, [log for log in logs if log["event"] == "consumer connected"]))
-    proxy.refuse()
-    async with async_pg_engine.begin() as connection:
-        await connection.execute(update(sharding).values(shards=2, move=1))
-    await moved(broker, Shards(broker.queue, 1), two, 1)
-    await eventually_async(lambda: asyncio.sleep(0, subscriber.keys_left(1) == ()), seconds=20)
-    proxy.accept()
-    with pytest.raises(ConfigurationError, match="start with --shards 2"):
-        await asyncio.wait_for(running, timeout=60)
-    assert await received(broker, broker.queue, two, move=1) == set(), "the marker was there"
-    await engine.dispose()
-    proxy.close()
+    two = Shards(broker.queue, 2)
+    async with behind_proxy(postgresql_url) as (proxy, url):
+        engine = process.engine(url, name="test")
+        subscriber = ordered(broker, broker.queue)
+        plain = Consumer(engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
+        with capture_logs() as logs:
+            running = asyncio.create_task(plain.run(asyncio.Event()))
+            await eventually_async(lambda: asyncio.sleep(0, "consumer connected" in [log["event"] for log in logs]))
+        proxy.refuse()
+        async with async_pg_engine.begin() as connection:
+            await connection.execute(update(sharding).values(shards=2, move=1))
+        await moved(broker, Shards(broker.queue, 1), two, 1)
+        await eventually_async(lambda: asyncio.sleep(0, subscriber.keys_left(1) == ()), seconds=20)
+        proxy.accept()
+        with pytest.raises(ConfigurationError, match="start with --shards 2"):
+            await asyncio.wait_for(running, timeout=60)
+        assert await received(broker, broker.queue, two, move=1) == set(), "the marker was there"
+        await engine.dispose()
 
 
 async def test_a_database_that_answers_ends_no_outage_of_the_broker(
     broker: PlainClient, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ):
     """A consumer of a queue that is not split says in the database that it is there, before it connects again."""
-    target = urlsplit(broker.url)
-    proxy = TcpProxy(target.hostname or "localhost", target.port or 5672)
-    url = target._replace(netloc=f"{target.netloc.rpartition('@')[0]}@127.0.0.1:{proxy.port}").geturl()
-    subscriber = RabbitSubscriber(
-        url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True
-    )
-    connect, tries, stop = subscriber.connect, list[str](), asyncio.Event()
+    tries, stop = list[str](), asyncio.Event()
+    async with behind_proxy(broker.url) as (proxy, url):
+        subscriber = ordered(broker, broker.queue, url=url)
+        connect = subscriber.connect
 
-    async def counted() -> None:
-        tries.append("")
-        await connect()
+        async def counted() -> None:
+            tries.append("")
+            await connect()
 
-    monkeypatch.setattr(subscriber, "connect", counted)
-    plain = Consumer(async_pg_engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
-    with capture_logs() as logs:
-        running = asyncio.create_task(plain.run(stop))
-        await eventually_async(lambda: asyncio.sleep(0, [log for log in logs if log["event"] == "consumer connected"]))
-        tries.clear()
-        proxy.refuse()
-        await eventually_async(lambda: asyncio.sleep(0, len(tries) > 1))
-        assert [log["event"] for log in logs if log["event"].startswith("broker is")] == ["broker is away, waiting"]
-        stop.set()
-        await running
-    proxy.close()
+        monkeypatch.setattr(subscriber, "connect", counted)
+        plain = Consumer(async_pg_engine, subscriber, [], queue=broker.queue, concurrency=Concurrency(ordered=True))
+        with capture_logs() as logs:
+            running = asyncio.create_task(plain.run(stop))
+            await eventually_async(lambda: asyncio.sleep(0, "consumer connected" in [log["event"] for log in logs]))
+            tries.clear()
+            proxy.refuse()
+            await eventually_async(lambda: asyncio.sleep(0, len(tries) > 1))
+            assert [log["event"] for log in logs if log["event"].startswith("broker is")] == ["broker is away, waiting"]
+            stop.set()
+            await running
 
 
 async def test_a_shard_that_is_deleted_again_and_again_is_bound_each_time(
@@ -306,7 +293,7 @@ async def test_another_exchange_with_the_name_is_refused_and_another_number_dele
 
 async def test_a_queue_of_another_kind_is_refused_and_nothing_is_left_behind(broker: PlainClient, postgresql_url: str):
     """Neither exchange nor queues at the broker, nor a change in the tables that others would have to finish."""
-    queue = RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS)
+    queue = subscriber_of(broker, topics=["T"])
     await queue.connect()
     await queue.close()
     engine = process.engine(postgresql_url, name="test")

@@ -1,21 +1,26 @@
 """Retry queues that all queues of a virtual host share: whose copies come back to whom, and what may hold them up."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
 
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
-from outboxkit.brokers.rabbitmq.topology import UNROUTABLE
+from outboxkit.brokers.rabbitmq.copies import OLD_CONNECTION_SECONDS, RetryPublisher
+from outboxkit.brokers.rabbitmq.topology import UNROUTABLE, CopyRoute
+from outboxkit.codec.headers import DeliveryHeaders
+from tests.integration.broker.publishing import next_delivery, send, subscriber_of
 from tests.support.delays import DELAYS, DELAYS_TEXT, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
+from tests.unit.brokers.rabbitmq.test_copies import arrived
 
 WINDOW = 32
 """Copies that RabbitMQ hands on from a queue before one of them is confirmed."""
+ROOM = 20
+"""Copies for which a full queue has room."""
 
 
 @pytest.fixture
@@ -26,8 +31,8 @@ def other(broker: PlainClient) -> Iterator[PlainClient]:
 
 
 @asynccontextmanager
-async def subscriber_of(broker: PlainClient, *, url: str | None = None) -> AsyncIterator[RabbitSubscriber]:
-    made = RabbitSubscriber(url or broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS)
+async def connected(broker: PlainClient) -> AsyncIterator[RabbitSubscriber]:
+    made = subscriber_of(broker)
     await made.connect()
     try:
         yield made
@@ -35,28 +40,17 @@ async def subscriber_of(broker: PlainClient, *, url: str | None = None) -> Async
         await made.close()
 
 
-def publish(broker: PlainClient, *ids: str) -> None:
-    for id_ in ids:
-        broker.publish(b"{}", topic="T", message_id=id_, type="T")
-
-
-async def received(subscriber: RabbitSubscriber) -> RabbitDelivery:
-    delivery = await asyncio.wait_for(subscriber.receive(), 60)
-    assert delivery is not None
-    return delivery
-
-
 async def test_a_queue_is_two_queues_and_its_copies_come_back_to_it_alone(broker: PlainClient, other: PlainClient):
-    async with subscriber_of(broker) as one, subscriber_of(other) as two:
-        publish(broker, "one")
-        publish(other, "two")
+    async with connected(broker) as one, connected(other) as two:
+        send(broker, "one")
+        send(other, "two")
         for subscriber in (one, two):
-            await (await received(subscriber)).retry()
+            await (await next_delivery(subscriber)).retry()
             assert await subscriber.waiting_retries() == 1
         for subscriber, id_ in ((one, "one"), (two, "two")):
-            again = await received(subscriber)
+            again = await next_delivery(subscriber)
             assert (again.raw.properties.message_id, again.delivery_headers.attempt) == (id_, 2)
-            assert again.topic == "T"
+            assert again.topic == "OrderConfirmed"
             assert await subscriber.waiting_retries() == 0
             await again.ack()
     assert not any(broker.has_queue(f"{broker.queue}.retry.{step}") for step in DELAYS_TEXT.split(","))
@@ -65,15 +59,15 @@ async def test_a_queue_is_two_queues_and_its_copies_come_back_to_it_alone(broker
 
 async def test_copies_of_a_deleted_queue_are_kept_and_hold_up_no_other_queue(broker: PlainClient, other: PlainClient):
     ids = {str(number) for number in range(WINDOW + 8)}
-    async with subscriber_of(broker) as doomed:
-        publish(broker, *ids)
+    async with connected(broker) as doomed:
+        send(broker, *ids)
         for _ in ids:
-            await (await received(doomed)).retry(DELAYS[1])
+            await (await next_delivery(doomed)).retry(DELAYS[1])
     broker.delete_queue()
-    async with subscriber_of(other) as healthy:
-        publish(other, "healthy")
-        await (await received(healthy)).retry(DELAYS[1])
-        assert (await received(healthy)).delivery_headers.attempt == 2
+    async with connected(other) as healthy:
+        send(other, "healthy")
+        await (await next_delivery(healthy)).retry(DELAYS[1])
+        assert (await next_delivery(healthy)).delivery_headers.attempt == 2
 
         async def kept() -> int:
             for each in await asyncio.to_thread(other.take_all, UNROUTABLE):
@@ -88,24 +82,62 @@ async def test_copies_of_a_deleted_queue_are_kept_and_hold_up_no_other_queue(bro
 
 
 async def test_copies_whose_queue_is_gone_are_told_when_a_consumer_connects(broker: PlainClient):
-    async with subscriber_of(broker):
+    async with connected(broker):
         pass
     broker.publish(b"{}", queue=UNROUTABLE, message_id="lost", type="T")
     await eventually_async(lambda: asyncio.to_thread(broker.depth, UNROUTABLE))
     with capture_logs() as logs:
-        async with subscriber_of(broker):
+        async with connected(broker):
             pass
     assert [each["queue"] for each in logs if each["log_level"] == "warning"] == [UNROUTABLE]
     broker.take(UNROUTABLE)
 
 
 async def test_a_retry_queue_that_was_deleted_with_its_exchange_is_declared_again(broker: PlainClient):
-    async with subscriber_of(broker) as subscriber:
-        publish(broker, "m")
-        delivery = await received(subscriber)
+    async with connected(broker) as subscriber:
+        send(broker, "m")
+        delivery = await next_delivery(subscriber)
         broker._channel().exchange_delete(WAITING[0])
         with pytest.raises(Exception, match=r"NOT_FOUND - no exchange|did not take a copy"):
             await delivery.retry()
         await subscriber.connect()
-        await (await received(subscriber)).retry()
-        assert (await received(subscriber)).delivery_headers.attempt == 2
+        await (await next_delivery(subscriber)).retry()
+        assert (await next_delivery(subscriber)).delivery_headers.attempt == 2
+
+
+@pytest.fixture
+async def copies(broker: PlainClient) -> AsyncIterator[RetryPublisher]:
+    made = RetryPublisher(broker.url, name="test", timeout=30)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("name", [lambda _: "same", str], ids=["one id", "an id each"])
+async def test_copies_wait_for_room_and_then_are_there_once_each(
+    copies: RetryPublisher, broker: PlainClient, name: Callable[[int], str]
+):
+    arguments = {"x-max-length": ROOM, "x-overflow": "reject-publish"}
+    step, stopped = broker.bind(arguments=arguments), asyncio.Event()
+
+    def put(id_: str, number: int) -> "asyncio.Task[None]":
+        put_it = copies.put(
+            arrived(id_, str(number).encode()),
+            CopyRoute("", step),
+            delivery_headers=DeliveryHeaders(),
+            topic="orders",
+            stopped=stopped,
+        )
+        return asyncio.create_task(put_it)
+
+    await asyncio.gather(*(put(f"filler {number}", number) for number in range(ROOM)))
+    assert copies._channel is not None
+    copies._opened_at -= 2 * OLD_CONNECTION_SECONDS  # so that the first nack replaces the connection
+    with capture_logs() as logs:
+        waiting = [put(name(number), number) for number in range(ROOM)]
+        await eventually_async(lambda: asyncio.sleep(0, bool(logs)))
+        assert [each.exception() for each in waiting if each.done()] == []
+        assert len(await asyncio.to_thread(broker.take_all, step)) == ROOM
+        await asyncio.gather(*waiting)
+    copied = await asyncio.to_thread(broker.take_all, step)
+    assert sorted(int(each.body) for each in copied) == list(range(ROOM))
+    assert {each["event"] for each in logs} == {"a queue takes no copies, waiting", "the queue takes copies again"}
