@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.relay.decisions import (
+    BACKOFFS,
     LARGEST_ATTEMPTS,
     TOO_LATE,
     Reason,
@@ -185,6 +186,13 @@ def test_what_was_decided_before_is_taken_over():
     ]
     assert {(dead.failures, dead.parked) for dead in settlement.dead} == {(0, False)}
     assert settlement.blocked_until == {"f": soon}, "the other keys go on"
+
+
+@pytest.mark.parametrize("verdict", FAILURES)
+def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict: Verdict):
+    assert RelayPolicy().backoffs is BACKOFFS
+    assert min(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) >= timedelta(milliseconds=100)
+    assert max(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) <= 60 * SECOND
 
 
 def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():

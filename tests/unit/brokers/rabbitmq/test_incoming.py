@@ -6,7 +6,7 @@ import pytest
 from pamqp import commands, frame
 
 from outboxkit import BrokerUnavailable
-from outboxkit.brokers.rabbitmq.incoming import MAX_UNACKED_BYTES, DeliveryChannel
+from outboxkit.brokers.rabbitmq.incoming import MAX_UNACKED_BYTES, DeliveryChannel, RawDelivery
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, pushed
 from tests.unit.brokers.rabbitmq.written import Written
 
@@ -101,3 +101,12 @@ async def test_a_stop_requeues_what_nobody_has_received(channel: DeliveryChannel
     assert [each.delivery_tag for each in written.take()] == [1]
     arrive(channel, 4)
     assert [(type(each), each.delivery_tag) for each in written.take()] == [(commands.Basic.Nack, 4)]
+
+
+async def test_it_counts_what_was_received_and_not_settled(channel: DeliveryChannel):
+    arrive(channel, 1, 2, 3)
+    assert channel.unacked == 0
+    found: RawDelivery = await channel.next()
+    assert channel.unacked == 1
+    channel.ack(found.tag)
+    assert channel.unacked == 0
