@@ -163,3 +163,23 @@ def test_a_failure_while_stopping_is_not_hidden():
         child.terminate()
         assert "ZeroDivisionError" in child.communicate(timeout=60)[1]
         assert child.returncode == 1
+
+
+async def test_a_task_ends_though_a_library_has_swallowed_its_cancellation(monkeypatch: pytest.MonkeyPatch):
+    """As `asyncio.wait_for` does before Python 3.12 if what it waits for is ready in the same moment."""
+    monkeypatch.setattr(lifetime, "CANCEL_AGAIN_SECONDS", 0.01)
+    swallowed = list[int]()
+
+    async def repeat() -> None:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if swallowed:
+                    raise
+                swallowed.append(1)
+
+    task = asyncio.create_task(repeat())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(lifetime.end_tasks([task]), 60)
+    assert (swallowed, task.cancelled()) == ([1], True)
