@@ -1,5 +1,6 @@
 """How a process ends: by signals, real ones, in processes of their own, and whatever handlers have left behind."""
 
+import asyncio
 import signal
 import subprocess
 import sys

@@ -89,6 +89,15 @@ def test_what_is_taken_over(
     assert after.locked_until - (after.expires_at - HOUR) == SECOND
 
 
+def test_what_has_expired_is_not_seen(engine: Engine):
+    with engine.begin() as connection:
+        take(connection, "t1")
+        seen = connection.execute(statements.idempotency.look_up("sqlite"), THIS).one()
+        assert (seen.state, seen.token, seen.expires_at > seen.now) == ("processing", "t1", True)
+        moved(connection, "expires_at", timedelta(0))
+        assert connection.execute(statements.idempotency.look_up("sqlite"), THIS).first() is None
+
+
 @pytest.mark.parametrize("statement", ["keep_steps", "record_answer", "end_key_lease", "forget_key"])
 def test_only_the_run_that_has_the_key_writes_and_only_before_its_answer(engine: Engine, statement: str):
     function = getattr(statements.idempotency, statement)
