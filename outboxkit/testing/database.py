@@ -6,8 +6,9 @@ Rows are deleted and inserted as data: the tables themselves stay as they are.
 import fcntl
 import hashlib
 import json
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -21,13 +22,13 @@ from sqlalchemy import (
     Integer,
     MetaData,
     QueuePool,
+    Table,
     create_engine,
     event,
-    inspect,
     make_url,
     text,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SAWarning
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import AsyncAdaptedQueuePool
 
@@ -35,7 +36,7 @@ from outboxkit import schema, tables
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.runtime import process, urls
 from outboxkit.statements.dialects import has_one_writer, is_server
-from outboxkit.testing.differences import TableRows
+from outboxkit.testing.differences import Row, TableRows
 
 LOCK = 0x6F7574626F78
 """The key of the advisory lock that a process holds while it tries a handler."""
@@ -44,28 +45,17 @@ ROWS_LIMIT = 10_000
 """A database with more rows is taken for one that is not for tests."""
 _OURS = {table.name for table in tables.metadata.tables.values()} - {tables.outbox.name}
 _NOT_COMPARED = {"position", "message_id", "created_at", "attempts", "last_error", "held", "first_failed_at"}
-
-
-class StoredRow(NamedTuple):
-    """A row: its values by column, and its form from which it can be inserted again."""
-
-    values: dict[str, Any]
-    raw: Any
-
-
-class Contents(NamedTuple):
-    """The rows of all tables, and the state of the sequences."""
-
-    rows: dict[str, list[StoredRow]]
-    sequences: dict[str, Any]
+Contents = dict[str, list[Row]]
+"""The rows of all tables, by their names in SQL."""
 
 
 class _Table(NamedTuple):
-    """A table: its name for people, its columns, and the tables that it refers to."""
+    """A table: its name for people, its columns, the tables that it refers to, and the one with its saved rows."""
 
     shown: str
     columns: list[str]
     parents: list[str]
+    saved: str = ""
 
 
 _TABLES = """
@@ -82,7 +72,10 @@ _TABLES = """
        AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')
      ORDER BY 1
 """
-_SEQUENCES = "SELECT format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value IS NOT NULL FROM pg_sequences"  # noqa: E501
+_SEQUENCES = """
+    SELECT format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value IS NOT NULL
+      FROM pg_sequences
+"""
 
 
 class TrialDatabase:
@@ -96,37 +89,36 @@ class TrialDatabase:
     """
 
     def __init__(self, engine: Any) -> None:
-        self._open = ExitStack()
         if not isinstance(engine, Engine | AsyncEngine):
             raise ConfigurationError(
                 f"engine is {engine!r}; an Engine or AsyncEngine is accepted, such as session.get_bind(). Several "
                 "connections are used: commit the rows that the handler needs"
             )
-        plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
-        if not is_server(plain.dialect.name) and not has_one_writer(plain.dialect.name):
-            raise ConfigurationError(f"the engine is for {plain.dialect.name!r}; postgresql and sqlite are supported")
-        self.is_server = is_server(plain.dialect.name)
+        self.url, dialect = engine.url, engine.dialect.name
+        if not is_server(dialect) and not has_one_writer(dialect):
+            raise ConfigurationError(f"the engine is for {dialect!r}; postgresql and sqlite are supported")
+        self.is_server = is_server(dialect)
         self._given: Engine | AsyncEngine | None = engine
-        self.url = plain.url
-        if not self.is_server and _is_in_memory(plain.url):
-            self._copy_to_file(engine)
-        self._engine = self.sync_engine()
-        self._open.callback(self._engine.dispose)
-        try:
-            self._wait_for_others()
+        with ExitStack() as opened:
+            if not self.is_server and _is_in_memory(self.url):
+                self._copy_to_file(engine, opened)
+            self._engine = self.sync_engine()
+            opened.callback(self._engine.dispose)
+            self._own = opened.enter_context(self._engine.connect())
+            self._wait_for_others(opened)
             self._tables = self._check_tables()
-        except BaseException:
-            self.close()
-            raise
+            self._save()
+            opened.callback(self._own.invalidate)  # what is locked and temporary goes with it
+            self._opened = opened.pop_all()
 
-    def _copy_to_file(self, engine: Engine | AsyncEngine) -> None:
+    def _copy_to_file(self, engine: Engine | AsyncEngine, opened: ExitStack) -> None:
         """Take a copy of a database in memory: it has one connection, and several are needed."""
         if isinstance(engine, AsyncEngine):
             raise ConfigurationError(
                 "the engine's database is in memory and asynchronous: it has one connection, in one event loop, and "
                 "several transactions at once are needed. Give an engine for a file, such as tmp_path / 'test.db'"
             )
-        folder, self._given = self._open.enter_context(TemporaryDirectory(prefix="outboxkit-")), None
+        folder, self._given = opened.enter_context(TemporaryDirectory(prefix="outboxkit-")), None
         self.url = make_url(f"sqlite:///{Path(folder) / 'copy.db'}")
         target = create_engine(self.url)
         with closing(engine.raw_connection()) as source, closing(target.raw_connection()) as copy:
@@ -152,77 +144,112 @@ class TrialDatabase:
             self.url.render_as_string(hide_password=False), name="outboxkit.testing", pool_size=CONNECTIONS
         )
 
-    def _wait_for_others(self) -> None:
+    def _wait_for_others(self, opened: ExitStack) -> None:
         """Wait until no other process of tests uses this database; others wait from now on until it is closed."""
         if self.is_server:
-            connection = self._open.enter_context(self._engine.connect())
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
-            connection.commit()
-            self._open.callback(connection.invalidate)
+            self._own.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
         else:
             name = hashlib.sha256(str(Path(self.url.database or "").resolve()).encode()).hexdigest()[:16]
-            file = self._open.enter_context((Path(gettempdir()) / f"outboxkit-{name}.lock").open("a"))
+            file = opened.enter_context((Path(gettempdir()) / f"outboxkit-{name}.lock").open("a"))
             fcntl.flock(file, fcntl.LOCK_EX)
 
-    def read(self) -> Contents:
-        """The rows of all tables."""
-        rows: dict[str, list[StoredRow]] = {name: [] for name in self._tables}
-        with self._engine.connect() as connection:
-            if self.is_server:
-                parts = (f"SELECT {index} AS n, CAST(to_jsonb(r) AS text) AS v, CAST(r AS text) AS raw FROM {name} AS r"
-                         for index, name in enumerate(self._tables))  # fmt: skip
-                names = list(self._tables)
-                for index, values, raw in connection.exec_driver_sql(" UNION ALL ".join(parts)):
-                    rows[names[index]].append(StoredRow(json.loads(values), raw))
-                numbers = {name: (value, called) for name, value, called in connection.execute(text(_SEQUENCES))}
-                return Contents(rows, numbers)
-            for name, table in self._tables.items():
-                result = connection.exec_driver_sql(f"SELECT {', '.join(table.columns)} FROM {name}")
-                rows[name] = [StoredRow(dict(row._mapping), tuple(row)) for row in result]  # noqa: SLF001
-        return Contents(rows, {})
+    def _check_tables(self) -> dict[str, _Table]:
+        """The tables as SQL names them, parents first. Raises ConfigurationError if outboxkit's are not there."""
+        try:
+            schema.check(self._own)
+        except SchemaError as error:
+            raise ConfigurationError(
+                f"the database of the test, {urls.shown(self.url)}, cannot be used: {error}. In a test, "
+                "outboxkit.metadata.create_all(engine) creates the tables, or the fixture outboxkit_database has them"
+            ) from error
+        found: dict[str, _Table] = {}
+        if self.is_server:
+            for row in self._own.execute(text(_TABLES)):
+                found[row.name] = _Table(row.shown, list(row.columns), list(row.parents))
+        quote = self._own.dialect.identifier_preparer.quote_identifier
+        for table in self._reflect():
+            columns = [quote(column.name) for column in table.columns if column.computed is None]
+            parents = {quote(key.column.table.name) for key in table.foreign_keys} - {quote(table.name)}
+            found[quote(table.name)] = _Table(table.name, columns, sorted(parents))
+        with suppress(CycleError):
+            order = TopologicalSorter({name: table.parents for name, table in found.items()}).static_order()
+            found = {name: found[name] for name in order}
+        return {name: table._replace(saved=f"outboxkit_saved_{n}") for n, (name, table) in enumerate(found.items())}
 
-    def state(self) -> TableRows:
-        """The rows as they are compared: outboxkit's own bookkeeping left out, messages as what they say."""
-        state: dict[str, list[Mapping[str, Any]]] = {}
-        for name, rows in self.read().rows.items():
-            shown = self._tables[name].shown
-            if (plain := shown.rpartition(".")[2]) not in _OURS:
-                state[shown] = [_message(row.values) if plain == tables.outbox.name else row.values for row in rows]
-        return state
+    def _reflect(self) -> Collection[Table]:
+        """The tables of a file; none of a server."""
+        metadata = MetaData()
+        with warnings.catch_warnings(action="ignore", category=SAWarning):  # of indexes and types that it does not know
+            if not self.is_server:
+                metadata.reflect(self._own)
+        self._file_tables = metadata.tables.values()
+        return self._file_tables
 
-    def save(self) -> Contents:
-        """The rows of all tables, which `restore` puts back.
-
-        Raises:
-            ConfigurationError: there are too many for a database of tests.
-        """
-        contents = self.read()
-        if (count := sum(map(len, contents.rows.values()))) > ROWS_LIMIT:
+    def _save(self) -> None:
+        """Keep the rows in temporary tables. Raises ConfigurationError: there are too many for a database of tests."""
+        self._own.commit()  # a file has one transaction at a time
+        self._start = self.read()
+        if (count := sum(map(len, self._start.values()))) > ROWS_LIMIT:
             raise ConfigurationError(
                 f"the database {self.url.render_as_string()} has {count} rows; up to {ROWS_LIMIT} are accepted, "
                 "because its tables are emptied and filled again. Give an engine of a database for tests"
             )
+        for name, table in self._tables.items():
+            self._own.exec_driver_sql(f"CREATE TEMP TABLE {table.saved} AS SELECT * FROM {name}")
+        self._numbers = self._own.execute(text(_SEQUENCES)).all() if self.is_server else []
+        self._own.commit()
+
+    def read(self) -> Contents:
+        """The rows of all tables."""
+        contents: Contents = {name: [] for name in self._tables}
+        with self._engine.connect() as connection:
+            if self.is_server:
+                parts = (f"SELECT {index} AS n, CAST(to_jsonb(r) AS text) AS v FROM {name} AS r"
+                         for index, name in enumerate(self._tables))  # fmt: skip
+                names = list(self._tables)
+                for index, values in connection.exec_driver_sql(" UNION ALL ".join(parts)):
+                    contents[names[index]].append(json.loads(values))
+                return contents
+            for name, table in self._tables.items():
+                result = connection.exec_driver_sql(f"SELECT {', '.join(table.columns)} FROM {name}")
+                contents[name] = [dict(row) for row in result.mappings()]
         return contents
 
-    def restore(self, saved: Contents) -> None:
-        """Put the rows back, and the numbers that the database will give next.
+    def state(self) -> TableRows:
+        """The rows as they are compared: outboxkit's own bookkeeping left out, messages as what they say."""
+        state: dict[str, list[Row]] = {}
+        for name, rows in self.read().items():
+            shown = self._tables[name].shown
+            if (plain := shown.rpartition(".")[2]) not in _OURS:
+                state[shown] = [_message(row) for row in rows] if plain == tables.outbox.name else rows
+        return state
+
+    def restore(self, *, numbers: bool = False) -> None:
+        """Put the rows back; in the end also the numbers that the database will give next.
 
         Raises:
             ConfigurationError: another transaction has locked rows.
         """
         now = self.read()
         changed = self._with_referring(
-            name for name, rows in now.rows.items() if _raws(rows) != _raws(saved.rows[name])
+            name for name, rows in now.items() if _counted(rows) != _counted(self._start[name])
         )
-        numbers = saved.sequences.items() - now.sequences.items()
-        if not changed and not numbers:
-            return
         try:
-            with self._engine.begin() as connection:
-                self._refill(connection, changed, saved)
-                for name, (value, called) in numbers:
-                    setval = text("SELECT setval(CAST(:name AS regclass), :value, :called)")
-                    connection.execute(setval, {"name": name, "value": value, "called": called})
+            with self._own.begin():
+                if self.is_server:
+                    self._own.execute(text("SET LOCAL lock_timeout = '5s'"))
+                    with suppress(DBAPIError), self._own.begin_nested():  # keys and triggers rest, if the role may
+                        self._own.execute(text("SET LOCAL session_replication_role = replica"))
+                for name in reversed(changed):
+                    self._own.exec_driver_sql(f"DELETE FROM {name}")
+                for name in changed:
+                    columns = ", ".join(self._tables[name].columns)
+                    overriding = "OVERRIDING SYSTEM VALUE" if self.is_server else ""
+                    saved = f"SELECT {columns} FROM {self._tables[name].saved}"
+                    self._own.exec_driver_sql(f"INSERT INTO {name} ({columns}) {overriding} {saved}")
+                for name, value, is_called in self._numbers if numbers else ():
+                    values = {"name": name, "value": value, "called": is_called}
+                    self._own.execute(text("SELECT setval(CAST(:name AS regclass), :value, :called)"), values)
         except DBAPIError as error:
             raise ConfigurationError(
                 f"the rows of {', '.join(changed)} cannot be put back: {str(error.orig).splitlines()[0]}. If a session "
@@ -236,53 +263,24 @@ class TrialDatabase:
             chosen |= more
         return [name for name in self._tables if name in chosen]
 
-    def _refill(self, connection: Connection, changed: list[str], saved: Contents) -> None:
-        if self.is_server:
-            connection.execute(text("SET LOCAL lock_timeout = '5s'"))
-            with suppress(DBAPIError), connection.begin_nested():  # foreign keys and triggers rest, if the role may
-                connection.execute(text("SET LOCAL session_replication_role = replica"))
-        for name in reversed(changed):
-            connection.execute(text(f"DELETE FROM {name}"))
-        for name in changed:
-            rows, columns = [row.raw for row in saved.rows[name]], self._tables[name].columns
-            if rows and self.is_server:
-                names, values = ", ".join(columns), ", ".join(f"(line).{each}" for each in columns)
-                lines = f"SELECT line::{name} AS line FROM unnest(CAST(:rows AS text[])) AS line"
-                insert = f"INSERT INTO {name} ({names}) OVERRIDING SYSTEM VALUE SELECT {values} FROM ({lines}) AS lines"
-                connection.execute(text(insert), {"rows": rows})
-            else:
-                _insert(connection, name, columns, rows)
-
-    def advance(self, saved: Contents) -> None:
-        """Let the database's generators of numbers go on by some, as rollbacks do."""
-        with self._engine.begin() as connection:
-            for name, (value, _) in saved.sequences.items():
-                with suppress(DBAPIError), connection.begin_nested():  # a sequence may end before
-                    setval = text("SELECT setval(CAST(:name AS regclass), :value)")
-                    connection.execute(setval, {"name": name, "value": value + 7})
-
     def shadow(self, connection: Connection, contents: Contents) -> list[str]:
         """Let a connection to a file read these rows; the names of the temporary tables that hold them."""
         names = [name for name, table in self._tables.items() if not table.shown.startswith("outboxkit_")]
         for name in names:
-            columns = self._tables[name].columns
-            columns_ = ", ".join(columns)
-            connection.exec_driver_sql(f"CREATE TEMP TABLE {name} AS SELECT {columns_} FROM main.{name} WHERE false")
-            _insert(connection, f"temp.{name}", columns, [row.raw for row in contents.rows[name]])
+            columns, marks = ", ".join(self._tables[name].columns), ", ".join("?" for _ in self._tables[name].columns)
+            connection.exec_driver_sql(f"CREATE TEMP TABLE {name} AS SELECT {columns} FROM main.{name} WHERE false")
+            for row in contents[name]:
+                connection.exec_driver_sql(f"INSERT INTO temp.{name} VALUES ({marks})", tuple(row.values()))
         return names
 
     def numbered(self) -> dict[str, set[str]]:
         """The columns with numbers that a file may give to its rows, and those that refer to them: none on a server."""
-        found = MetaData()
-        if not self.is_server:
-            found.reflect(self._engine)
-        keys = (list(table.primary_key) for table in found.tables.values())
+        keys = (list(table.primary_key) for table in self._file_tables)
         numbers = {key[0] for key in keys if len(key) == 1 and isinstance(key[0].type, Integer)}
         result: dict[str, set[str]] = {}
-        for table in found.tables.values():
-            for column in table.columns:
-                if column in numbers or any(foreign.column in numbers for foreign in column.foreign_keys):
-                    result.setdefault(table.name, set()).add(column.name)
+        for column in (column for table in self._file_tables for column in table.columns):
+            if column in numbers or any(foreign.column in numbers for foreign in column.foreign_keys):
+                result.setdefault(column.table.name, set()).add(column.name)
         return result
 
     def backend(self, connection: Connection) -> int | None:
@@ -309,35 +307,7 @@ class TrialDatabase:
 
     def close(self) -> None:
         """Close its connections, and remove its copy."""
-        self._open.close()
-
-    def _check_tables(self) -> dict[str, _Table]:
-        """The tables as SQL names them, parents first. Raises ConfigurationError if outboxkit's are not there."""
-        with self._engine.connect() as connection:
-            try:
-                schema.check(connection)
-            except SchemaError as error:
-                raise ConfigurationError(
-                    f"the database of the test, {urls.shown(self.url)}, cannot be used: {error}. In a test, "
-                    "outboxkit.metadata.create_all(engine) creates the tables, or the fixture outboxkit_database has "
-                    "them"
-                ) from error
-            if self.is_server:
-                rows = connection.execute(text(_TABLES)).all()
-                found = {row.name: _Table(row.shown, list(row.columns), list(row.parents)) for row in rows}
-            else:
-                inspector, found = inspect(connection), {}
-                quote = connection.dialect.identifier_preparer.quote_identifier
-                for name in filter(None, (each[0] for each in inspector.get_sorted_table_and_fkc_names())):
-                    columns = [each for each in inspector.get_columns(name) if "computed" not in each]
-                    parents = {quote(each["referred_table"]) for each in inspector.get_foreign_keys(name)}
-                    found[quote(name)] = _Table(
-                        name, [quote(each["name"]) for each in columns], sorted(parents - {quote(name)})
-                    )
-        with suppress(CycleError):
-            order = TopologicalSorter({name: table.parents for name, table in found.items()}).static_order()
-            return {name: found[name] for name in order}
-        return found
+        self._opened.close()
 
 
 def _is_in_memory(url: URL) -> bool:
@@ -367,17 +337,11 @@ def _begin_immediately(engine: Engine) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _insert(connection: Connection, name: str, columns: list[str], rows: list[Any]) -> None:
-    if rows:
-        marks = ", ".join("?" * len(columns))
-        connection.exec_driver_sql(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", rows)
+def _counted(rows: list[Row]) -> Counter[str]:
+    return Counter(map(repr, rows))
 
 
-def _raws(rows: list[StoredRow]) -> Counter[Any]:
-    return Counter(row.raw for row in rows)
-
-
-def _message(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _message(values: Row) -> Row:
     """A row of the outbox as what it says."""
     row = {name: value for name, value in values.items() if name not in {*_NOT_COMPARED, "payload", "headers"}}
     for name in ("payload", "headers"):
@@ -395,8 +359,8 @@ def document(value: Any) -> Any:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict):
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _flat(f"{name}.{key}", each)
+    else:
         yield name, value
-        return
-    for key, each in value.items():
-        yield from _flat(f"{name}.{key}", each)

@@ -7,7 +7,6 @@ import os
 import queue
 import sys
 import types
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,14 +16,11 @@ from typing import Any
 
 from outboxkit.testing.outside import is_application
 
-CONTAINERS = (list, tuple, dict, set, deque, bytearray, array)
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 """With their subclasses, such as `Counter` and `defaultdict`."""
-LEAVES = (bool, int, float, complex, Decimal, str, bytes, type(None), itertools.count, io.IOBase, *CONTAINERS)
-QUEUES = (queue.Queue, asyncio.Queue)
+VALUES = (bool, int, float, Decimal, str, bytes, bytearray, type(None), itertools.count)
 DEPTH = 5
 TEST = "PYTEST_CURRENT_TEST"
-OBJECTS_DEPTH = 3
-"""So many objects, one in the other, are looked into."""
 READS = ("get", "fetch", "read", "find", "list", "load", "query", "select", "is_", "has_", "__")
 """Names of a mock's methods that only read."""
 
@@ -37,49 +33,45 @@ class Memory:
     consumer's wiring gives to its parameters.
     """
 
-    def __init__(self, function: Callable[..., Any], given: Mapping[str, Any] | None = None) -> None:
-        self._function: Any = getattr(function, "__wrapped__", function)
-        self._given = given or {}
-        self._modules = list(_modules_of(self._function))
-        self._packages = {module.__name__.partition(".")[0] for module in self._modules}
+    def __init__(self, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        own: Any = getattr(function, "__wrapped__", function)
+        self._modules = list(_modules_of(own))
+        held = {f"its {kind}": variables for kind, variables in _held(own).items()}
+        named = {module.__name__: vars(module) for module in self._modules}
+        self._roots = {**held, "its parameters": given, "the function": vars(own), **named}
 
     def state(self) -> dict[str, str]:
         """The variables' values as text, by their names."""
-        state = {name: _shown(value) for name, value in self._variables() if not isinstance(value, io.IOBase)}
+        state = {name: _text(value) for name, value in self._variables() if not isinstance(value, io.IOBase)}
         return state | {f"os.environ[{name!r}]": value for name, value in os.environ.items() if name != TEST}
 
     def open_files(self) -> Iterator[io.IOBase]:
         """The files that are open for writing in these variables."""
         for _, value in self._variables():
-            if isinstance(value, io.IOBase):
-                with suppress(ValueError):  # it is detached from its buffer
-                    if not value.closed and value.writable():
-                        yield value
+            with suppress(ValueError):  # it is detached from its buffer
+                if isinstance(value, io.IOBase) and not value.closed and value.writable():
+                    yield value
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         known: set[int] = set()
-        roots = {f"its {kind}": held for kind, held in _held(self._function).items()}
-        roots["its parameters"] = self._given
-        roots |= {"the function": vars(self._function)} | {each.__name__: vars(each) for each in self._modules}
-        for label, variables in roots.items():
-            yield from self._walk(label, variables, OBJECTS_DEPTH, known)
+        for label, variables in self._roots.items():
+            yield from self._walk(label, variables, known, depth=3)
 
-    def _walk(self, label: str, variables: Mapping[str, Any], depth: int, known: set[int]) -> Iterator[tuple[str, Any]]:
+    def _walk(self, label: str, variables: Mapping[str, Any], known: set[int], depth: int) -> Iterator[tuple[str, Any]]:
         """The variables, and those of the objects and functions in them."""
         for name, value in list(variables.items()):
-            place = f"{label}.{name}"
             if name.startswith("__"):
                 continue
-            if isinstance(value, LEAVES) or _is_mock(value):
-                yield place, value
+            if isinstance(value, (*VALUES, *CONTAINERS, io.IOBase)) or _is_mock(value):
+                yield f"{label}.{name}", value
             elif id(value) not in known and depth > 0:
                 known.add(id(value))
-                for inner, held in self._parts(place, value):
-                    yield from self._walk(inner, held, depth - 1, known)
+                for inner, held in self._parts(f"{label}.{name}", value):
+                    yield from self._walk(inner, held, known, depth - 1)
 
     def _parts(self, place: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The variables that a value holds, under the name that a report has for it."""
-        if isinstance(value, QUEUES):  # its own numbers only grow
+        if isinstance(value, queue.Queue | asyncio.Queue):  # its own numbers only grow
             yield place, {name: held for name, held in vars(value).items() if isinstance(held, deque)}
         elif isinstance(value, types.FunctionType):
             if is_application(value.__code__.co_filename):
@@ -87,8 +79,10 @@ class Memory:
         elif isinstance(value, types.ModuleType):
             if value not in self._modules:
                 yield value.__name__, {name: held for name, held in vars(value).items() if _is_mock(held)}
-        elif _has_variables(value, self._packages):
-            yield place, _variables_of(value)
+        elif _has_variables(value):
+            members = (member for cls in type(value).__mro__ for member in vars(cls).items())
+            slots = (name for name, kind in members if isinstance(kind, types.MemberDescriptorType))
+            yield place, {name: getattr(value, name, None) for name in slots} | getattr(value, "__dict__", {})
 
 
 def _held(function: types.FunctionType) -> dict[str, Mapping[str, Any]]:
@@ -101,37 +95,27 @@ def _held(function: types.FunctionType) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _variables_of(value: Any) -> Mapping[str, Any]:
-    """The attributes of an object, also those in slots."""
-    members = (member for cls in type(value).__mro__ for member in vars(cls).items())
-    slots = (name for name, kind in members if isinstance(kind, types.MemberDescriptorType) and hasattr(value, name))
-    return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
-
-
-def _has_variables(value: Any, packages: set[str]) -> bool:
-    """Whether it is a class of these packages or an object of one, and no table, event or kind."""
+def _has_variables(value: Any) -> bool:
+    """Whether it is a class of the application or an object of one, and no table, event or kind."""
     cls = value if isinstance(value, type) else type(value)
-    if (getattr(cls, "__module__", None) or "").partition(".")[0] not in packages or issubclass(cls, Enum):
-        return False
-    if isinstance(value, type):
-        return not hasattr(value, "__mapper__") and not hasattr(value, "metadata")
-    return hasattr(value, "__dict__") or hasattr(value, "__slots__")
+    is_table = isinstance(value, type) and (hasattr(value, "__mapper__") or hasattr(value, "metadata"))
+    return _is_of_application(cls.__module__) and not issubclass(cls, Enum) and not is_table
+
+
+def _is_of_application(module: Any) -> bool:
+    return is_application(getattr(sys.modules.get(module), "__file__", None))
 
 
 def _modules_of(function: Callable[..., Any]) -> Iterator[types.ModuleType]:
     """The function's module, and the application's modules that it names."""
-    own = sys.modules.get(getattr(function, "__module__", None) or "")
-    if own is None:
-        return
-    yield own
-    names = {own.__name__}
-    for value in list(vars(own).values()):
-        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-        if _is_mock(value) or not isinstance(name, str) or name in names:
-            continue
-        names.add(name)
-        if (module := sys.modules.get(name)) is not None and is_application(getattr(module, "__file__", None) or ""):
-            yield module
+    if (own := sys.modules.get(function.__module__)) is not None:
+        yield own
+        values = [value for value in vars(own).values() if not _is_mock(value)]
+        named = (
+            each.__name__ if isinstance(each, types.ModuleType) else getattr(each, "__module__", 0) for each in values
+        )
+        names = dict.fromkeys(name for name in named if isinstance(name, str) and name != own.__name__)
+        yield from (sys.modules[name] for name in names if _is_of_application(name))
 
 
 def _is_mock(value: Any) -> bool:
@@ -139,19 +123,18 @@ def _is_mock(value: Any) -> bool:
     return mock is not None and isinstance(value, mock.NonCallableMock)
 
 
-def _shown(value: Any, depth: int = DEPTH) -> str:
+def _text(value: Any, depth: int = DEPTH) -> str:
     """The value as text, the same for equal values; an object of a class is no more than its class."""
     if _is_mock(value):
         return repr([call for call in value.mock_calls if not call[0].rpartition(".")[2].startswith(READS)])
-    if isinstance(value, LEAVES) and not isinstance(value, CONTAINERS):
+    if isinstance(value, VALUES):
         return repr(value)
+    if not isinstance(value, CONTAINERS):
+        return type(value).__qualname__
     if depth == 0:
         return "…"
     if isinstance(value, dict):
         items = ((key, each) for key, each in value.items() if each or not isinstance(value, Counter))
-        return f"{{{', '.join(sorted(f'{_shown(key, depth - 1)}: {_shown(each, depth - 1)}' for key, each in items))}}}"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(_shown(each, depth - 1) for each in value))}}}"
-    if isinstance(value, list | tuple | deque | array):
-        return f"[{', '.join(_shown(each, depth - 1) for each in value)}]"
-    return repr(bytes(value)) if isinstance(value, bytearray) else type(value).__qualname__
+        return f"{{{', '.join(sorted(f'{_text(key, depth - 1)}: {_text(each, depth - 1)}' for key, each in items))}}}"
+    parts = [_text(each, depth - 1) for each in value]
+    return f"[{', '.join(sorted(parts) if isinstance(value, set | frozenset) else parts)}]"

@@ -4,7 +4,7 @@ The functions are plain ones. With an `AsyncSession`: `await session.run_sync(ou
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import ModuleType
@@ -17,7 +17,6 @@ from outboxkit import ids, inbox, statements
 from outboxkit.codec import payloads
 from outboxkit.codec.headers import ALIASES
 from outboxkit.codec.rows import COLUMNS, from_row
-from outboxkit.database.sqlalchemy_asyncio import async_session
 from outboxkit.database.transaction import session_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of_instance, is_event, name_of
@@ -99,11 +98,6 @@ def _property(added: AddedMessage, name: str) -> object:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _as_added(message: Message) -> Message:
-    """The message without what its row alone has."""
-    return replace(message, headers={name: value for name, value in message.headers.items() if name != ALIASES})
-
-
 def outbox_messages(session: SyncSession) -> OutboxMessages:
     """The messages that the session's transaction sees in the outbox, and those that it has added and not flushed.
 
@@ -113,10 +107,14 @@ def outbox_messages(session: SyncSession) -> OutboxMessages:
     columns = [outbox.c[name] for name in (*COLUMNS, "due_at", "destination")]
     with plain.no_autoflush:
         rows = plain.execute(select(*columns).order_by(outbox.c.position)).all()
-    messages = [AddedMessage(_as_added(from_row(row[: len(COLUMNS)])), *row[len(COLUMNS) :]) for row in rows]
-    drafts = pending_drafts(plain)
-    messages += [AddedMessage(draft.message, draft.row["due_at"], draft.row["destination"]) for draft in drafts]
-    return OutboxMessages(messages)
+    found = OutboxMessages()
+    for *values, due_at, destination in rows:
+        message = from_row(values)
+        headers = {name: value for name, value in message.headers.items() if name != ALIASES}  # which its row alone has
+        found.append(AddedMessage(replace(message, headers=headers), due_at, destination))
+    for draft in pending_drafts(plain):
+        found.append(AddedMessage(draft.message, draft.row["due_at"], draft.row["destination"]))
+    return found
 
 
 def assert_round_trips(event: object) -> None:
@@ -152,8 +150,7 @@ def deliver(session: SyncSession, handler: Callable[..., Any] | Handler, event: 
         Exception: whatever the handler raises, such as `Retry`; nothing of it is left then.
         ConfigurationError: it handles events of other types.
     """
-    spec = handler if isinstance(handler, Handler) else handler_of(handler)
-    plain = _begun(session, [spec], "deliver, handler, event")
+    spec, plain = spec_of(handler), _begun(session)
     with plain.begin_nested():
         return inbox.run_once(plain, message_for(spec, event), spec)
 
@@ -171,9 +168,8 @@ def deliver_all(session: SyncSession, handlers: Handlers, *, now: datetime | Non
         AssertionError: handlers go on causing messages; the text has their types.
         ConfigurationError: `handlers` has something that is neither a module nor a handler.
     """
-    specs = list(specs_of(handlers, "deliver_all"))
-    plain = _begun(session, specs, "deliver_all, handlers")
-    types, moment = {name for spec in specs for name in spec.message_types}, now or datetime.now(UTC)
+    specs, plain, moment = specs_of(handlers), _begun(session), now or datetime.now(UTC)
+    types = {name for spec in specs for name in spec.message_types}
     done = OutboxMessages()
     while due := _due(plain, types, moment):
         for each in due:
@@ -195,13 +191,8 @@ def _due(session: Session, types: Collection[str], now: datetime) -> list[AddedM
     return [each for each in added if each.type in types and (each.due_at is None or each.due_at <= now)]
 
 
-def _begun(session: SyncSession, handlers: Sequence[Handler], call: str) -> Session:
-    """The session in a transaction in which savepoints can be set; refused with a handler that needs an async one."""
-    names = [handler.name for handler in handlers if handler.is_async]
-    if names and isinstance(session, Session) and async_session(session) is None:
-        raise ConfigurationError(
-            f"handler {names[0]!r} is async and needs an AsyncSession: await session.run_sync({call})"
-        )
+def _begun(session: SyncSession) -> Session:
+    """The session in a transaction in which savepoints can be set."""
     plain = session_of(session, "deliver", "...")
     connection = plain.connection()
     if has_one_writer(connection.dialect.name):  # its driver begins with a write, and a savepoint is none
@@ -222,20 +213,20 @@ def message_for(handler: Handler, event: object) -> Message:
     return message
 
 
-def specs_of(handlers: Handlers, caller: str) -> Iterator[Handler]:
+def spec_of(handler: Callable[..., Any] | Handler) -> Handler:
+    """The `Handler` of a function, or the one that is given."""
+    return handler if isinstance(handler, Handler) else handler_of(handler)
+
+
+def specs_of(handlers: Handlers) -> list[Handler]:
     """The handlers in modules, of functions, and that are `Handler` objects.
 
     Raises:
         ConfigurationError: something else is there.
     """
-    each: Any
-    if isinstance(handlers, str):
-        raise ConfigurationError(
-            f"{caller} takes modules and functions; {handlers!r} is a name: import it, and pass it"
-        )
-    several = isinstance(handlers, Collection) and not isinstance(handlers, ModuleType)
-    for each in handlers if several else (handlers,):  # type: ignore[union-attr]
-        if isinstance(each, ModuleType):
-            yield from handlers_in([each])
-        else:
-            yield each if isinstance(each, Handler) else handler_of(each)
+    given: Any = handlers
+    if isinstance(given, ModuleType):
+        return handlers_in([given])
+    if isinstance(given, Collection) and not isinstance(given, str):
+        return [spec for each in given for spec in specs_of(each)]
+    return [spec_of(given)]

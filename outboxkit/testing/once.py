@@ -14,11 +14,11 @@ from sqlalchemy.exc import IntegrityError, InvalidRequestError, PendingRollbackE
 
 from outboxkit.codec import payloads
 from outboxkit.errors import DecodeError, TransactionRequired, sqlstates
-from outboxkit.inbox import Handler, handler_of
+from outboxkit.inbox import Handler
 from outboxkit.message import Message, changed
 from outboxkit.testing.database import TrialDatabase
 from outboxkit.testing.differences import Changes, difference, may_tell_time, varying
-from outboxkit.testing.messages import message_for
+from outboxkit.testing.messages import message_for, spec_of
 from outboxkit.testing.outside import AFTER, FILE, STATEMENT
 from outboxkit.testing.trials import PATIENCE, Ending, Trial, Trials
 
@@ -68,7 +68,7 @@ def assert_effects_once(
         ConfigurationError: the engine cannot be used for this, or the handler handles other events.
     """
     __tracebackhide__ = True
-    spec = handler if isinstance(handler, Handler) else handler_of(handler)
+    spec = spec_of(handler)
     for each in (event, *others):
         message_for(spec, each)
     with (
@@ -77,7 +77,7 @@ def assert_effects_once(
     ):
         problems = _problems(trials)
     if problems:
-        raise AssertionError(_report(spec, problems))
+        raise AssertionError(_report(spec, problems)) from trials.single.error
     if not trials.has_effects:
         warnings.warn(f"handler {spec.name!r} has changed nothing. {_NOTHING}", stacklevel=2)
 
@@ -100,7 +100,8 @@ def _outside(trials: Trials) -> Iterator[Finding]:
         of_kind = [effect for effect in effects if effect.kind == kind]
         names = ", ".join(repr(effect.target) for effect in of_kind[:2])
         cure = _OUTBOX if kind == AFTER else f"{_CURES.get(kind, _OUTSIDE_CURE)}; if it is meant: outside=[{names}]"
-        yield Finding(kind, [str(effect) for effect in of_kind[:ROWS]], cure)
+        lines = [f"    {target}" + (f", at {line}" if line else "") for _, target, line in of_kind[:ROWS]]
+        yield Finding(kind, lines, cure)
 
 
 def _differs(trials: Trials, title: str, cure: str = "", expected: Sequence[Changes] = ()) -> Iterator[Finding]:
@@ -113,17 +114,12 @@ def _differs(trials: Trials, title: str, cure: str = "", expected: Sequence[Chan
 
 def single_deliveries(trials: Trials) -> Iterator[Finding]:
     """Two, from the same rows: what differs between them varies, and is not compared later on."""
-    __tracebackhide__ = True
     first = trials.single = trials.deliver(trials.message())
     if first.error is not None:
-        if trials.recorder.effects:  # they are findings all the same
-            yield Finding("it failed at its first delivery", [f"    {_shown(first.error)}"])
-            return
-        hint = f"\n  to do: {_TABLES}" if sqlstates.is_missing_table(first.error) else ""
-        raise AssertionError(
-            f"handler {trials.handler.name!r} failed at its first delivery, so that nothing can be compared: "
-            f"{type(first.error).__name__}: {first.error}{hint}"
-        ) from first.error
+        title = "it failed at its first delivery, so that nothing can be compared"
+        cure = _TABLES if sqlstates.is_missing_table(first.error) else ""
+        yield Finding(title, [f"    {_shown(first.error)}"], cure)
+        return
     trials.has_effects = trials.recorder.acted or bool(trials.changes(all_of_them=True))
     trials.expected = trials.changes()
     for each in first.left:
@@ -136,7 +132,7 @@ def single_deliveries(trials: Trials) -> Iterator[Finding]:
         return
     if may_tell_time(trials.expected):
         time.sleep(1)  # so that this value varies, too
-    trials.reset(other_numbers=True)
+    trials.database.restore()
     error = trials.deliver(trials.message()).error
     second = trials.changes()
     varied = varying(trials.expected, second)
@@ -148,7 +144,7 @@ def single_deliveries(trials: Trials) -> Iterator[Finding]:
 
 def a_second_message(trials: Trials) -> Iterator[Finding]:
     """A second message of the same event. The handler may refuse it by an error, and not end the transaction."""
-    trials.reset()
+    trials.database.restore()
     trials.deliver(trials.message())
     error = trials.deliver(trials.message()).error
     if isinstance(error, TransactionRequired) or type(error) in (InvalidRequestError, PendingRollbackError):
@@ -166,12 +162,12 @@ def a_lost_connection(trials: Trials) -> Iterator[Finding]:
 
 
 def _lost(trials: Trials, ending: Ending) -> Iterator[Finding]:
-    trials.reset()
+    trials.database.restore()
     message = trials.message()
-    trials.deliver(message, ending)
+    trials.deliver(message, ending=ending)
     if left := difference({}, trials.changes(), trials.varied):
         yield Finding(f"what stays after {ending}", left, _SESSION)
-    remembered, files = trials.remembered(), trials.recorder.state()
+    remembered, files = trials.remembered(), trials.recorder.files()
     again = trials.deliver_until_handled(message)
     if again.error is not None:
         yield Finding(f"{ending}, then again: it fails with {_shown(again.error)}")
@@ -181,15 +177,13 @@ def _lost(trials: Trials, ending: Ending) -> Iterator[Finding]:
         if changed := [name for name in now if now[name] != remembered.get(name)]:
             lines = [f"    {name}{'' if 'environ' in name else f' = {now[name][:100]}'}" for name in changed[:ROWS]]
             yield Finding("a retry counts or remembers again in variables", lines, _VARIABLES)
-    for each in _differs(trials, f"{ending}, then again", _AGAIN):
-        is_less = not any(line.startswith("    +") for line in each.lines)
-        yield each._replace(cure=_MEMORY) if is_less else each
+    yield from _differs(trials, f"{ending}, then again", _AGAIN)
 
 
 def a_statement_fails(trials: Trials) -> Iterator[Finding]:
     """Each statement fails once: a handler that goes on must do all the same, or something else instead."""
     for number in range(1, min(trials.single.statements, STATEMENTS) + 1):
-        trials.reset()
+        trials.database.restore()
         trial = trials.deliver(trials.message(), failure=number)
         if trial.error is None and trial.failed_statement is not None:
             statement = " ".join(trial.failed_statement.split())[:100]
@@ -202,10 +196,11 @@ def a_statement_fails(trials: Trials) -> Iterator[Finding]:
 def a_cancellation(trials: Trials) -> Iterator[Finding]:
     """An await is cancelled, as by a timeout or a stop: a handler that goes on must do all the same."""
     for number in range(1, min(trials.single.suspensions, STATEMENTS) + 1):
-        trials.reset()
-        if trials.deliver(trials.message(), cancelled=number).error is not None:
-            continue
-        if findings := list(_differs(trials, "it swallows a cancellation, and counts as done", _SWALLOWED)):
+        trials.database.restore()
+        is_swallowed = trials.deliver(trials.message(), cancelled=number).error is None
+        if findings := list(
+            _differs(trials, "it swallows a cancellation, and counts as done", _SWALLOWED) if is_swallowed else ()
+        ):
             yield from findings
             return
 
@@ -230,43 +225,27 @@ def one_batch(trials: Trials) -> Iterator[Finding]:
 
 
 def two_at_once(trials: Trials) -> Iterator[Finding]:
-    """Two messages at once: their statements meet in every order of one switch, and the end must be a serial one."""
-    problems: dict[str, Finding] = {}
+    """Two messages at once, each of them as the first one: the end must be that of a serial order."""
     for meeting in _meetings(trials):
-        title = f"{meeting.description}, at once"
-        for pause in _pauses(trials):
-            error = _meet(trials, meeting, pause)
-            if error is not None:
-                problems.setdefault(_UPSERT, Finding(title, [f"    {_shown(error)}"], _UPSERT))
-            elif _LOCK not in problems:
-                problems.update((_LOCK, each) for each in _differs(trials, title, _LOCK, meeting.serial))
-        if len(problems) > 1:
-            break
-    yield from problems.values()
+        first, second = meeting.events
+        for events in ((first, second),) if first is second else ((first, second), (second, first)):
+            title = f"{meeting.description}, at once"
+            error = _meet(trials, _prepare(trials, meeting.earlier, events))
+            problem = [] if error is None else [Finding(title, [f"    {_shown(error)}"], _UPSERT)]
+            if problem := problem or list(_differs(trials, title, _LOCK, meeting.serial)):
+                yield from problem
+                return
 
 
-def _pauses(trials: Trials) -> Sequence[int]:
-    """The statements before which the first transaction stops: writes that follow a read, and its commit.
-
-    Elsewhere it has read nothing that the second one could change.
-    """
-    single = trials.single
-    if not trials.database.is_server:
-        return [0]
-    numbers = range(2, min(single.statements, STATEMENTS) + 1)
-    return [*(each for each in numbers if each not in single.reads and each - 1 in single.reads), single.statements + 1]
-
-
-def _meet(trials: Trials, meeting: Meeting, pause: int) -> Exception | None:
+def _meet(trials: Trials, messages: Sequence[Message]) -> BaseException | None:
     """Handle two messages at once; the error of one that found a row which was not there when it looked.
 
-    The first transaction stops before one of its statements. Meanwhile the second one runs, to its end or until it
-    waits for a lock. A file has one writer, so nothing can run meanwhile. There the first one runs after the second,
-    and until its first write or lock it reads the rows as they were before.
+    The first transaction stops before its commit. Meanwhile the second one reads what was there before, and runs to its
+    end, or until it waits for a lock of the first. A file has one writer, so nothing can run meanwhile. There the
+    second one runs after the first, and until its first write or lock it reads the rows as they were before.
     """
-    messages = _prepare(trials, meeting.earlier, meeting.events)
     if trials.database.is_server:
-        first = trials.begin(messages[0], pause=pause)
+        first = trials.begin(messages[0], pauses=True)
         trials.wait_for(first, first.paused)
         second = trials.begin(messages[1])
         trials.wait_for(second, second.ended)
@@ -274,19 +253,15 @@ def _meet(trials: Trials, meeting: Meeting, pause: int) -> Exception | None:
         met = [trials.wait(each) for each in (first, second)]
     else:
         stale = trials.database.read()
-        met = [trials.deliver(messages[1]), trials.deliver(messages[0], stale=stale)]
-    error: Exception | None = None
-    for trial in met:
-        if trial.error is not None:
-            error = error or (trial.error if isinstance(trial.error, IntegrityError) else None)
-            if isinstance(again := trials.deliver_until_handled(trial.message).error, Exception):
-                error = error or again
-    return error
+        met = [trials.deliver(messages[0]), trials.deliver(messages[1], stale=stale)]
+    failed = [(each.error, trials.deliver_until_handled(each.message).error) for each in met if each.error is not None]
+    errors = (error if isinstance(error, IntegrityError) else again for error, again in failed)
+    return next(filter(None, errors), None)
 
 
 def _prepare(trials: Trials, earlier: Sequence[Any], events: Sequence[Any]) -> list[Message]:
     """Go back to the rows from which the events begin. Returns new messages of them."""
-    trials.reset()
+    trials.database.restore()
     for event in earlier:
         trials.deliver(trials.message(event))
     return [trials.message(event) for event in events]
@@ -302,11 +277,11 @@ def _meetings(trials: Trials) -> Iterator[Meeting]:
     choices += [(f"two messages that differ in {name!r}", each) for name, each in _variants(trials.handler, own)]
     choices += [(f"beside {other!r}", other) for other in trials.others]
     for description, other in choices:
-        for earlier in ((), (own,)):
+        for earlier, after in (((), ""), ((own,), ", after an earlier one")):
             serial = [_serial(trials, earlier, pair) for pair in ((own, other), (other, own))]
             both = [each for each in serial if each is not None]
             if len(both) == len(serial):
-                yield Meeting(earlier, (own, other), both, description)
+                yield Meeting(earlier, (own, other), both, f"{description}{after}")
 
 
 def _serial(trials: Trials, earlier: Sequence[Any], events: Sequence[Any]) -> Changes | None:
@@ -367,16 +342,15 @@ _BATCH = (
 )
 _CHANCE = "what a handler does must follow from its event and the rows, and not from the clock, chance or memory"
 _SESSION = "do everything in the session that the handler is given, and do not commit"
-_AGAIN = "a second delivery must find what the first one has done, in rows of the handler's own session"
+_AGAIN = "let it remember in rows of its own session, which go with the rollback, and not in variables"
 _OUTSIDE_CURE = (
     "a rollback does not undo this, and a retry repeats it. Use effects.once, give it a key that is the same at each "
     "attempt (message.id), or add a message to the outbox"
 )
 _CURES = {STATEMENT: _SESSION, FILE: "write the same file with the same content each time, or one that it removes"}
-_VARIABLES = 'let it remember in rows, which go with the rollback; if it is meant, ignore=["..."] has the name'
+_VARIABLES = f'{_AGAIN}; if it is meant, ignore=["..."] has the name'
 _SAVEPOINT = "put a statement that may fail into session.begin_nested()"
 _NOTHING = "If it ought to, commit the rows that it needs before, and look whether it writes to its own session"
-_MEMORY = "it takes its work for done: let it remember in rows, which go with the rollback, and not in variables"
 _LOCK = "let the statement compute (SET n = n + 1), or lock the row that is read (with_for_update, version_id_col)"
 _UPSERT = "between the look and the insert another transaction inserts: use INSERT ... ON CONFLICT"
 _TABLES = "create the tables of the models in the database of the test, such as by Base.metadata.create_all(engine)"
@@ -384,12 +358,9 @@ _SWALLOWED = "let errors out of the handler, so that the message comes again"
 
 
 def _report(handler: Handler, problems: Sequence[Finding]) -> str:
-    titles: dict[tuple[tuple[str, ...], str], list[str]] = {}
-    for problem in problems:  # trials that show the same are one
-        titles.setdefault((tuple(problem.lines), problem.cure), []).append(problem.title)
-    lines = [f"the effects of handler {handler.name!r} do not happen once", ""]
-    for (shown, cure), names in titles.items():
-        lines += ["; ".join(names), *shown, *([f"  to do: {cure}"] if cure else []), ""]
-    if any(line.startswith(("    - ", "    + ")) for problem in problems for line in problem.lines):
-        lines.append("(- expected, + in this trial)")
-    return "\n".join(lines).rstrip()
+    lines = [f"the effects of handler {handler.name!r} do not happen once"]
+    for title, shown, cure in problems:
+        lines += ["", title, *shown, *([f"  to do: {cure}"] if cure else [])]
+    if any(line.startswith(("    - ", "    + ")) for line in lines):
+        lines += ["", "(- expected, + in this trial)"]
+    return "\n".join(lines)

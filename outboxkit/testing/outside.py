@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from email import message_from_bytes
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import sqlalchemy
@@ -45,9 +45,8 @@ KEY_HEADERS = ("idempotency-key", "x-idempotency-key", "webhook-id", "paypal-req
 REPEATABLE = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")
 """Methods whose repetition changes nothing more (RFC 9110, section 9.2.2)."""
 NOT_FILES = ("/dev/", "/proc/", "/sys/")
-_PATHS = {"open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.truncate": (0,), "os.mkdir": (0,),
-          "os.rmdir": (0,), "os.link": (1,), "os.symlink": (1,)}  # fmt: skip
-_PROGRAMS = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec")
+_PATHS = {"open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.mkdir": (0,)}
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.fork", "os.posix_spawn", "os.spawn")
 _SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _EVENTS = {"sqlite3.connect", "socket.bind", "socket.getaddrinfo", *_PATHS, *_PROGRAMS, *_SENDS}
 """Those of https://docs.python.org/3/library/audit_events.html that do something outside the process."""
@@ -61,21 +60,17 @@ _LIBRARIES = (_OWN, "<", *{f"{sysconfig.get_path(each)}{os.sep}" for each in ("s
 _UNAWAITED: CodeType = warnings._warn_unawaited_coroutine.__code__  # type: ignore[attr-defined] # noqa: SLF001
 """Python calls this function for a coroutine that goes away and was never awaited."""
 _LONGEST = 65536
-_TLS = (b"\x14\x03", b"\x15\x03", b"\x16\x03", b"\x17\x03")
+_TLS = re.compile(rb"[\x14-\x17]\x03|$")
+"""The beginning of what is sent in a TLS connection, or nothing."""
 _HEAD = re.compile(rb"([A-Z]{3,8}) (\S+) HTTP/1\.[01]\r\n((?:[^\r\n]+\r\n)*)\r\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """Something that a handler did outside of its session: its kind, its name for `outside`, and `file:line`."""
+class Deed(NamedTuple):
+    """Something that a handler did outside of its session: its kind, its name for `outside`, and the line."""
 
     kind: str
     target: str
     line: str = ""
-
-    def __str__(self) -> str:
-        file, _, number = self.line.rpartition(":")
-        return f"    {self.target}" + (f", at {source_line(file, int(number))}" if file else "")
 
 
 @dataclass(eq=False)
@@ -102,19 +97,17 @@ class Recorder:
         effects: what was done that the test does not allow, in its order.
         acted: whether anything was done, also what is allowed.
         forgotten: the names of coroutines that were never awaited.
-        threads: those that handlers have started.
-        handed: the functions that they have handed to pools of threads.
+        begun: the threads and functions in pools that handlers have started, and whether each runs.
         bound: the sockets that they have bound to an address.
         hosts: the names that were looked up and not yet connected to, by their ports.
     """
 
-    def __init__(self, code: CodeType | None, outside: Collection[str]) -> None:
+    def __init__(self, code: CodeType, outside: Collection[str]) -> None:
         self.code, self._outside = code, outside
         self.effects: dict[Deed, None] = {}
         self.acted = False
         self.forgotten: list[str] = []
-        self.threads: list[threading.Thread] = []
-        self.handed: list[tuple[str, Future[Any]]] = []
+        self.begun: list[tuple[str, Callable[[], bool]]] = []
         self.bound: list[socket.socket] = []
         self.hosts: dict[str, str] = {}
         self._names: dict[object, str] = {}
@@ -122,7 +115,6 @@ class Recorder:
         self._engine_peers: set[str] = set()
         self._keys: dict[tuple[str, str], set[str]] = {}
         self._paths: dict[str, str] = {}
-        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         _audit()
@@ -175,41 +167,6 @@ class Recorder:
             span.lines[peer] = span.lines.get(peer) or line
             span.talks[peer] += sent[: max(0, _LONGEST - len(span.talks[peer]))]
 
-    def run_program(self, span: _Span, name: str, arguments: tuple[Any, ...], line: str) -> None:
-        """Record the start of a program. Raises RuntimeError if it is to replace the test's own process."""
-        words = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], list | tuple) else arguments[:1]
-        command = " ".join(map(_readable, words)) or "a fork"
-        self.add(span, PROGRAM, command, line)
-        if name == "os.exec" and os.getpid() == self._process:
-            raise RuntimeError(f"the handler replaces its own process, which is the test's, by the program {command!r}")
-
-    def note(self, path: str, line: str = "") -> None:
-        """Note a path that is written to, or is about to be."""
-        self.acted = True
-        self._paths.setdefault(path, line)
-
-    def state(self) -> dict[str, object]:
-        """The entries at the paths that handlers have written to: kinds, and contents."""
-        return {path: content for path in self._paths if (content := _content(Path(path)))}
-
-    def compare(self, before: dict[str, object]) -> None:
-        """Record the files that are not as they were at the attempt before."""
-        for path, content in self.state().items():
-            if before.get(path) != content and not fits_any(path, self._outside):
-                self.effects.setdefault(Deed(FILE, path, self._paths[path]))
-
-    def running(self) -> list[threading.Thread]:
-        """The threads of handlers that run."""
-        return [thread for thread in self.threads if thread.is_alive()]
-
-    def left(self) -> list[str]:
-        """What handlers have begun in threads and not waited for."""
-        unfinished = (name for name, future in self.handed if not future.done())
-        return [
-            *(f"the thread {thread.name}" for thread in self.running()),
-            *(f"the function {name} of a pool" for name in unfinished),
-        ]
-
     def _peer(self, address: Any) -> str:
         """The name of a peer: that of a host as it was looked up."""
         if not isinstance(address, tuple):
@@ -219,13 +176,32 @@ class Recorder:
             self._names[key] = f"{self.hosts.pop(port, host)}:{port}"
         return self._names[key]
 
+    def note(self, path: str, line: str = "") -> None:
+        """Note a path that is written to, or is about to be."""
+        self.acted = True
+        self._paths.setdefault(path, line)
+
+    def files(self) -> dict[str, object]:
+        """The contents at the paths that handlers have written to."""
+        return {path: _content(Path(path)) for path in self._paths}
+
+    def compare(self, before: dict[str, object]) -> None:
+        """Record the files that are not as they were at the attempt before."""
+        for path, content in self.files().items():
+            if before.get(path) != content and not fits_any(path, self._outside):
+                self.effects.setdefault(Deed(FILE, path, self._paths[path]))
+
+    def left(self) -> list[str]:
+        """What handlers have begun in threads and not waited for."""
+        return [name for name, runs in self.begun if runs()]
+
     def _judge(self, span: _Span) -> None:
         """Turn what was sent in a delivery into effects."""
         with_tls = any(peer.startswith("https://") for peer in span.talks)
         keys: dict[str, set[str]] = defaultdict(set)
         for peer, talk in span.talks.items():
             self.acted, sent = True, bytes(talk)
-            if with_tls and (not sent or sent.startswith(_TLS)):  # what was sent is known before its encryption
+            if with_tls and _TLS.match(sent):  # what was sent is known before its encryption
                 continue
             for kind, target, key in _spoken(peer, sent, span.message_id):
                 if key is None or span.after_commit:
@@ -260,19 +236,18 @@ def _spoken(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str,
 
 def _content(place: Path) -> object:
     with suppress(OSError):
-        if place.is_symlink():
-            return place.readlink()
-        return "a folder" if place.is_dir() else place.read_bytes() or "empty"
+        return "a folder" if place.is_dir() else place.read_bytes()
     return None
 
 
-def is_application(file: str) -> bool:
+def is_application(file: str | None) -> bool:
     """Whether a source file is one of the application or its tests, and of no library."""
-    return bool(file) and not file.startswith(_LIBRARIES)
+    return bool(file) and not str(file).startswith(_LIBRARIES)
 
 
-def source_line(file: str, number: int) -> str:
-    """A line of a source file, and its place."""
+def source_line(frame: FrameType) -> str:
+    """The line of a source file at which a frame is, and its place."""
+    file, number = frame.f_code.co_filename, frame.f_lineno
     return f"{Path(file).name}:{number}: {linecache.getline(file, number).strip()}"
 
 
@@ -290,7 +265,7 @@ def _line(span: _Span, innermost: FrameType | None, *, by_engine: bool = False) 
         if module == "logging" or (module == "sqlalchemy" and not by_engine):
             return None
         if code is span.recorder.code or is_application(code.co_filename):
-            return f"{code.co_filename}:{frame.f_lineno}"
+            return source_line(frame)
     return ""
 
 
@@ -298,19 +273,18 @@ def _current() -> _Span | None:
     return None if _exempt.get() else _span.get()
 
 
-def _sent(to: Any, sent: bytes = b"") -> None:
+def _sent(to: Any, sent: Any = b"") -> None:
     """Hear that something is sent by the current context. What is encrypted has the server's name for its peer."""
     if (span := _current()) is not None:
         with suppress(OSError):
             is_tls = isinstance(to, ssl.SSLSocket | ssl.SSLObject)
             address = f"https://{to.server_hostname or 'a server'}" if is_tls else to.getpeername()
-            span.recorder.spoke(span, address, sent, _line(span, sys._getframe(2)))  # noqa: SLF001
+            span.recorder.spoke(span, address, bytes(sent), _line(span, sys._getframe(2)))  # noqa: SLF001
 
 
 def _sending(original: Callable[..., Any]) -> Callable[..., Any]:
     def send(self: Any, data: Any, *arguments: Any) -> Any:
-        if _span.get() is not None:
-            _sent(self, bytes(data))
+        _sent(self, data)
         return original(self, data, *arguments)
 
     return send
@@ -326,7 +300,8 @@ def _handing(original: Callable[..., Any]) -> Callable[..., Any]:
             context.run(_span.set, None)
         future = original(self, context.run, function, *arguments, **options)
         if span is not None and line:
-            span.recorder.handed.append((getattr(function, "__qualname__", type(function).__qualname__), future))
+            name = getattr(function, "__qualname__", type(function).__qualname__)
+            span.recorder.begun.append((f"the function {name} of a pool", lambda: not future.done()))
         return future
 
     return submit
@@ -363,7 +338,7 @@ def profile(frame: FrameType, kind: str, argument: Any) -> None:
                 span.recorder.forgotten.append(frame.f_locals["coro"].__qualname__)
         elif code.co_name == "start" and frame.f_globals.get("__name__") == "threading":
             if (span := _current()) is not None and _line(span, frame) is not None:
-                _heard_thread(span.recorder, frame.f_locals.get("self"))
+                _heard_thread(span.recorder, frame.f_locals["self"])
         elif code.co_name == "connect" and (span := _current()) is not None:
             module = str(frame.f_globals.get("__name__")).partition(".")[0]
             if hasattr(sys.modules.get(module), "paramstyle") and (line := _line(span, frame.f_back)) is not None:
@@ -382,7 +357,7 @@ def _audit() -> None:
 
 def _heard(name: str, arguments: tuple[Any, ...]) -> None:
     try:
-        span = _current() if name in _EVENTS else None
+        span = _current() if name in _EVENTS and (name != "open" or _writes(*arguments[1:])) else None
     except (LookupError, TypeError, AttributeError):  # the interpreter ends, and has taken the globals away
         return
     if span is None:
@@ -401,7 +376,8 @@ def _heard(name: str, arguments: tuple[Any, ...]) -> None:
     elif line is None:
         return
     elif name in _PROGRAMS:
-        recorder.run_program(span, name, arguments, line)
+        words = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], list | tuple) else arguments[:1]
+        recorder.add(span, PROGRAM, " ".join(map(_readable, words)) or "a fork", line)
     elif name == "sqlite3.connect":
         if _readable(arguments[0]) not in ("", ":memory:") and "mode=ro" not in _readable(arguments[0]):
             recorder.add(span, STATEMENT, f"sqlite3.connect {_readable(arguments[0])}", line)
@@ -415,11 +391,11 @@ def _heard(name: str, arguments: tuple[Any, ...]) -> None:
 _heard.__cantrace__ = True  # type: ignore[attr-defined]  # Python traces no audit hook without it: debuggers, coverage
 
 
-def _heard_thread(recorder: Recorder, thread: Any) -> None:
+def _heard_thread(recorder: Recorder, thread: threading.Thread) -> None:
     """A thread belongs to the context that starts it; not one of a pool, whose functions come with a context."""
-    target = getattr(thread, "_target", None) or getattr(type(thread), "run", None)
-    if isinstance(thread, threading.Thread) and not (getattr(target, "__module__", None) or "").startswith(_POOLS):
-        recorder.threads.append(thread)
+    target = getattr(thread, "_target", None) or type(thread)
+    if not str(target.__module__).startswith(_POOLS):
+        recorder.begun.append((f"the thread {thread.name}", thread.is_alive))
         thread.run = partial(copy_context().run, thread.run)  # type: ignore[method-assign]
 
 
@@ -427,15 +403,13 @@ def _readable(value: object) -> str:
     return os.fsdecode(value) if isinstance(value, str | bytes | os.PathLike) else str(value)
 
 
+def _writes(mode: str | None, flags: int) -> bool:
+    return any(letter in mode for letter in "wax+") if mode is not None else bool(flags & _WRITES)
+
+
 def _written(name: str, arguments: tuple[Any, ...]) -> Iterator[str]:
     """The absolute paths that are about to change; not those of the system and of compiled modules."""
-    if name == "open":
-        _, mode, flags = arguments
-        if not (any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & _WRITES):
-            return
     for place in (arguments[index] for index in _PATHS[name]):
-        with suppress(OSError):
-            relative = Path(f"/proc/self/fd/{place}").readlink() if isinstance(place, int) else _readable(place)
-            path = str(Path.cwd() / relative)
-            if not path.startswith(NOT_FILES) and "__pycache__" not in path:
-                yield str(Path(path).resolve()) if name == "open" else path  # a link's target is what changes
+        path = os.path.realpath(_readable(place))
+        if not isinstance(place, int) and not path.startswith(NOT_FILES) and "__pycache__" not in path:
+            yield path

@@ -5,16 +5,16 @@ own, with an `AsyncSession`. Both are run by `inbox.run_once`, as in a consumer.
 """
 
 import asyncio
-import sys
+import os
+import time
 from collections.abc import Callable, Collection, Generator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import wraps
 from inspect import unwrap
-from pathlib import Path
 from threading import Thread
 from types import coroutine
 from typing import Any, Self
@@ -33,13 +33,13 @@ from outboxkit.testing.database import Contents, TrialDatabase
 from outboxkit.testing.differences import Changes, changes, fits_any
 from outboxkit.testing.memory import Memory
 from outboxkit.testing.messages import message_of
-from outboxkit.testing.outside import Recorder, frames, is_application, only_reads, profile, source_line
+from outboxkit.testing.outside import Recorder, frames, is_application, only_reads, source_line
 
 ATTEMPTS = 5
 PATIENCE = 60.0
 """Seconds after which a delivery that does not end is given up."""
 LEFT_BEHIND_SECONDS = 2.0
-"""Tasks and threads that a handler left behind get so much time to have their effects."""
+"""Threads that a handler left behind get so much time to have their effects, before the rows are put back."""
 
 
 class Ending(StrEnum):
@@ -56,24 +56,22 @@ class Trial:
 
     Attributes:
         batch: further messages that are handled in its transaction.
-        pause: the statement of the handler before which it waits for `released`; the one after the last is the commit.
+        pauses: whether it waits for `released` before its commit.
         failure: the statement that fails.
         cancelled: the suspension at which the handler is cancelled: it awaits something that is not there yet.
         stale: rows that it reads until its first write or lock, instead of those that are there: of `shadowed` tables.
         statements: how many it has executed, without the inbox's.
-        reads: the numbers of the statements that only read.
         left: the tasks, timers and threads that the handler left behind.
     """
 
     message: Message
     ending: Ending = Ending.COMMIT
     batch: Sequence[Message] = ()
-    pause: int = 0
+    pauses: bool = False
     failure: int = 0
     cancelled: int = 0
     stale: Contents | None = None
     statements: int = -1
-    reads: list[int] = field(default_factory=list)
     suspensions: int = 0
     error: BaseException | None = None
     failed_statement: str | None = None
@@ -87,16 +85,13 @@ class Trial:
     ended: "Future[None]" = field(default_factory=Future)
 
     def hear(self, connection: Connection, _: Any, statement: str, parameters: Any, context: Any, __: Any) -> None:
-        """Count a statement before it is executed, wait before it or let it fail. The first one is the inbox's."""
+        """Count a statement before it is executed, or let it fail. The first one is the inbox's."""
         self.statements += 1
         if self.statements == 0:
             return
         locks = getattr(getattr(context.compiled, "statement", None), "_for_update_arg", None)
-        if reads := only_reads(statement):
-            self.reads.append(self.statements)
-        if locks is not None or not reads:
+        if locks is not None or not only_reads(statement):
             self.end_stale(connection)
-        self.pause_before(self.statements, connection)
         if self.statements == self.failure:
             self.failed_statement = statement
             raise OperationalError(statement, parameters, Exception("outboxkit.testing lets this statement fail"))
@@ -106,9 +101,9 @@ class Trial:
         while self.shadowed:
             connection.connection.cursor().execute(f"DROP TABLE temp.{self.shadowed.pop()}")
 
-    def pause_before(self, number: int, connection: Connection) -> None:
+    def pause(self, connection: Connection) -> None:
         """Wait here, if the delivery is to."""
-        if number == self.pause and not self.paused.done():
+        if self.pauses:
             self.paused.set_result(None)
             if connection.dialect.is_async:
                 await_(asyncio.wrap_future(self.released))
@@ -143,14 +138,13 @@ class Trials:
         patience: float = PATIENCE,
     ) -> None:
         self.database, self.handler, self.others = database, handler, others
-        self._start, self._before = database.save(), database.state()
-        self._code = unwrap(handler.function).__code__
-        self.recorder = Recorder(self._code, (outside,) if isinstance(outside, str) else outside)
+        self._before = database.state()
+        self.recorder = Recorder(unwrap(handler.function).__code__, (outside,) if isinstance(outside, str) else outside)
         self._event, self._watch, self._patience = event, watch, patience
         self._ignore = (ignore,) if isinstance(ignore, str) else ignore
         given = {getattr(kind, "__name__", repr(kind)): resource for kind, resource in handler.resources.items()}
         self._memory = Memory(handler.function, given | dict(handler.values))
-        self._loop: asyncio.SelectorEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._engine = database.sync_engine()
         self._hangs = False
         self.title = "an order of events"
@@ -165,19 +159,15 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         try:
             if self._loop is not None and not self._hangs:
-                asyncio.run_coroutine_threadsafe(self._async_engine.dispose(), self._loop).result()
-                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop.call_soon_threadsafe(self._stop.set)
                 self._loop_thread.join()
+            end = time.monotonic() + LEFT_BEHIND_SECONDS
+            while self.recorder.left() and time.monotonic() < end:
+                time.sleep(0.005)
             self._engine.dispose()
-            self.reset()
+            self.database.restore(numbers=True)
         finally:
             self.recorder.__exit__()
-
-    def reset(self, *, other_numbers: bool = False) -> None:
-        """Go back to the rows of the start, and to the next numbers of the database, or to other ones."""
-        self.database.restore(self._start)
-        if other_numbers:
-            self.database.advance(self._start)
 
     def message(self, event: object | None = None) -> Message:
         """A new message with the event."""
@@ -193,8 +183,8 @@ class Trials:
         for file in self._memory.open_files():
             with suppress(OSError, ValueError):  # a disk that is full, or a file that another thread closes
                 file.flush()
-                if isinstance(path := getattr(file, "name", None), str) and Path(path).is_file():
-                    self.recorder.note(str(Path(path).resolve()))
+                if isinstance(path := getattr(file, "name", None), str) and os.path.isfile(path):  # noqa: PTH113
+                    self.recorder.note(os.path.realpath(path))
         values = self._memory.state() | ({"what is watched": repr(self._watch())} if self._watch else {})
         return {name: value for name, value in values.items() if not fits_any(name, self._ignore)}
 
@@ -205,22 +195,19 @@ class Trials:
                 return trial
         return self.deliver(message)
 
-    def deliver(
-        self, message: Message, ending: Ending = Ending.COMMIT, *, handler: Handler | None = None, **options: Any
-    ) -> Trial:
+    def deliver(self, message: Message, **options: Any) -> Trial:
         """Deliver a message, to the end."""
-        return self.wait(self.begin(message, ending, handler=handler, **options))
+        return self.wait(self.begin(message, **options))
 
-    def begin(
-        self, message: Message, ending: Ending = Ending.COMMIT, *, handler: Handler | None = None, **options: Any
-    ) -> Trial:
-        """Begin a delivery, and return at once."""
-        trial, handler = Trial(message, ending, **options), handler or self.handler
+    def begin(self, message: Message, *, handler: Handler | None = None, **options: Any) -> Trial:
+        """Begin a delivery with options of `Trial`, and return at once."""
+        trial, handler = Trial(message, **options), handler or self.handler
         if handler.is_async:
             if self._loop is None:
-                self._loop, self._async_engine = asyncio.SelectorEventLoop(), self.database.async_engine()
-                self._loop_thread = Thread(target=_run_loop, args=(self._loop,), name="outboxkit-trials", daemon=True)
+                ready: Future[asyncio.AbstractEventLoop] = Future()
+                self._loop_thread = Thread(target=self._run_loop, args=(ready,), name="outboxkit-trials", daemon=True)
                 self._loop_thread.start()
+                self._loop = ready.result()
             trial.thread = self._loop_thread
             asyncio.run_coroutine_threadsafe(self._run_async(trial, handler), self._loop)
         else:
@@ -228,6 +215,18 @@ class Trials:
             trial.thread = Thread(target=copy_context().run, args=work, name="outboxkit-trial", daemon=True)
             trial.thread.start()
         return trial
+
+    def _run_loop(self, ready: "Future[asyncio.AbstractEventLoop]") -> None:
+        with asyncio.Runner(
+            loop_factory=asyncio.SelectorEventLoop
+        ) as runner:  # its transports send on sockets of Python
+            runner.run(self._serve(ready))
+
+    async def _serve(self, ready: "Future[asyncio.AbstractEventLoop]") -> None:
+        self._async_engine, self._stop = self.database.async_engine(), asyncio.Event()
+        ready.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
+        await self._async_engine.dispose()
 
     def wait(self, trial: Trial) -> Trial:
         """Wait for the end of a delivery.
@@ -262,49 +261,32 @@ class Trials:
         stack = list(frames(frame_of((trial.thread and trial.thread.ident) or 0)))
         if (awaits := getattr(trial.coroutine, "cr_frame", None)) is not None:
             stack.append(awaits)
-        own = (each for each in stack if each.f_code.co_filename == self._code.co_filename)
-        place = next(own, stack[0])
-        return source_line(place.f_code.co_filename, place.f_lineno)
+        own = (each for each in stack if each.f_code.co_filename == self.recorder.code.co_filename)
+        return source_line(next(own, stack[0]))
 
     def _run_plain(self, trial: Trial, handler: Handler) -> None:
-        sys.setprofile(profile)
         try:
             with Session(self._engine, expire_on_commit=False) as session:
                 self._work(session, trial, handler)
         except BaseException as error:  # noqa: BLE001 - the delivery tells
             trial.error = trial.error or error
         finally:
-            sys.setprofile(None)
-            self._join_threads()
             trial.ended.set_result(None)
 
     async def _run_async(self, trial: Trial, handler: Handler) -> None:
-        before = asyncio.all_tasks()
         try:
             async with AsyncSession(self._async_engine, expire_on_commit=False) as session:
                 await session.run_sync(self._work, trial, handler)
         except BaseException as error:  # noqa: BLE001 - the delivery tells
             trial.error = trial.error or error
         finally:
-            left = {task for task in asyncio.all_tasks() - before if _is_handlers(task)}
-            if left:
-                await asyncio.wait(left, timeout=LEFT_BEHIND_SECONDS)
-            for task in left:
-                task.cancel()
-            await asyncio.to_thread(self._join_threads)
             trial.ended.set_result(None)
-
-    def _join_threads(self) -> None:
-        for thread in self.recorder.running():
-            thread.join(LEFT_BEHIND_SECONDS)
-        wait((future for _, future in self.recorder.handed), LEFT_BEHIND_SECONDS)
 
     def _work(self, session: Session, trial: Trial, handler: Handler) -> None:
         """The delivery in its transaction."""
         session.begin()
         connection = session.connection(bind_arguments={"clause": tables.inbox})
         trial.backend = self.database.backend(connection)
-        before = _running(connection)
         if trial.stale is not None:
             trial.shadowed = self.database.shadow(connection, trial.stale)
         event.listen(connection, "before_cursor_execute", trial.hear)
@@ -313,11 +295,10 @@ class Trials:
             recording = nullcontext() if trial.cancelled else self.recorder.recording(connection, trial.message.id)
             with recording:
                 _handle(session, trial, handler)
-                trial.left = [each for each in _running(connection) if each not in before]
-                trial.left += self.recorder.left()
+                trial.left = [*_running(connection), *self.recorder.left()]
             event.remove(connection, "before_cursor_execute", trial.hear)
             trial.end_stale(connection)
-            trial.pause_before(trial.statements + 1, connection)
+            trial.pause(connection)
             with self.recorder.recording(connection, trial.message.id, after_commit=True):
                 match trial.ending:
                     case Ending.COMMIT:
@@ -381,15 +362,6 @@ def _is_in_statement(awaited: Any) -> bool:
             return True
         awaited = awaited.cr_await
     return False
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    sys.setprofile(profile)
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
 
 
 def _running(connection: Connection) -> list[str]:

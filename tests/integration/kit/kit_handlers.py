@@ -130,6 +130,25 @@ def wrong_sum_in_sql(session: Session, event: Ordered) -> None:
         session.execute(text("UPDATE customers SET orders = :orders WHERE name = :name"), values)
 
 
+@inbox_handler("wrong.SumOfTwoOrders")
+def wrong_sum_of_two_orders(session: Session, event: Ordered) -> None:
+    """Two messages about one order never meet: the second one fails."""
+    customer = session.get_one(Customer, event.customer)
+    session.add(Invoice(order_id=event.order_id))
+    customer.orders += 1
+
+
+@inbox_handler("wrong.SumAfterTheFirst")
+def wrong_sum_after_the_first(session: Session, event: Ordered) -> None:
+    day = session.get(Customer, "today")
+    if day is None:
+        first = insert(Customer).values(name="today", orders=1, updated_at=datetime.now(UTC))
+        more = {"orders": Customer.orders + 1}
+        session.execute(first.on_conflict_do_update(index_elements=["name"], set_=more))
+    else:
+        day.orders += 1
+
+
 @inbox_handler("right.SumBySql")
 def right_sum_by_sql(session: Session, event: Ordered) -> None:
     session.execute(update(Customer).where(Customer.name == event.customer).values(orders=Customer.orders + 1))

@@ -7,11 +7,9 @@ import random
 import sys
 import threading
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
 from typing import TextIO
 from unittest.mock import Mock
 
@@ -26,34 +24,8 @@ from tests.integration.kit.kit_handlers import Ordered, Receipt, add_receipt
 SEEN: set[int] = set()
 IDS: set[str] = set()
 TOTALS: Counter[str] = Counter()
-HANDLED = 0
-NUMBERED = array("i", [0])
 LOG: TextIO = sys.stderr
 POOL = ThreadPoolExecutor(1)
-
-
-TOTAL = Decimal(0)
-
-
-class Slotted:
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-SLOTTED = Slotted()
-
-
-@inbox_handler("wrong.DecimalOfModule")
-def wrong_decimal_of_module(session: Session, event: Ordered) -> None:
-    global TOTAL  # noqa: PLW0603
-    TOTAL += event.total
-
-
-@inbox_handler("wrong.NumberInSlot")
-def wrong_number_in_slot(session: Session, event: Ordered) -> None:
-    SLOTTED.count += 1
 
 
 @inbox_handler("wrong.HandedOver")
@@ -141,81 +113,41 @@ def wrong_seen_by_id(session: Session, event: Ordered, message: Message) -> None
         add_receipt(session, event)
 
 
+@inbox_handler("wrong.RefusesARetry")
+def wrong_refuses_a_retry(session: Session, event: Ordered, message: Message) -> None:
+    if message.id in IDS:
+        raise ValueError("it was here before")
+    IDS.add(message.id)
+    add_receipt(session, event)
+
+
 @inbox_handler("wrong.Totals")
 def wrong_totals(session: Session, event: Ordered) -> None:
     TOTALS[event.customer] += 1
 
 
-@inbox_handler("wrong.Global")
-def wrong_global(session: Session, event: Ordered) -> None:
-    global HANDLED  # noqa: PLW0603
-    HANDLED += 1
-
-
 class Mailer:
     """A fake, as tests have it."""
 
-    handled = 0
-
     def __init__(self) -> None:
         self.sent: list[int] = []
-
-    def send(self, number: int) -> None:
-        self.sent.append(number)
 
 
 MAILER = Mailer()
 MOCK = Mock()
 NUMBERS = itertools.count(1)
+CLIENTS: queue.Queue[Mailer] = queue.Queue()
+CLIENTS.put(MAILER)
 
 
 @inbox_handler("wrong.FakeMailer")
 def wrong_fake_mailer(session: Session, event: Ordered) -> None:
-    MAILER.send(event.order_id)
-
-
-@inbox_handler("wrong.ClassVariable")
-def wrong_class_variable(session: Session, event: Ordered) -> None:
-    Mailer.handled += 1
+    MAILER.sent.append(event.order_id)
 
 
 @inbox_handler("wrong.MockedMailer")
 def wrong_mocked_mailer(session: Session, event: Ordered) -> None:
     MOCK.send_mail("ann@example.com")
-
-
-@inbox_handler("wrong.DefaultArgument")
-def wrong_default_argument(session: Session, event: Ordered) -> None:
-    remember(event.order_id)
-
-
-def remember(number: int, numbers: list[int] = []) -> None:  # noqa: B006
-    numbers.append(number)
-
-
-@inbox_handler("wrong.Closure")
-def wrong_closure(session: Session, event: Ordered) -> None:
-    add_receipt(session, event)
-    count()
-
-
-def counting() -> Callable[[], None]:
-    counted = 0
-
-    def count() -> None:
-        nonlocal counted
-        counted += 1
-
-    return count
-
-
-count = counting()
-
-
-@inbox_handler("wrong.Array")
-def wrong_array(session: Session, event: Ordered) -> None:
-    add_receipt(session, event)
-    NUMBERED[0] += 1
 
 
 def cached(function: Callable[[int], int]) -> Callable[[int], int]:
@@ -246,40 +178,6 @@ def wrong_number_in_memory(session: Session, event: Ordered) -> None:
 def right_mocked_reader(session: Session, event: Ordered) -> None:
     MOCK.get_rate("EUR")
     add_receipt(session, event)
-
-
-class Desk:
-    """An object with another one inside."""
-
-    def __init__(self) -> None:
-        self.mailer = Mailer()
-
-
-DESK = Desk()
-JOBS: queue.Queue[int] = queue.Queue()
-LATER: asyncio.Queue[int] = asyncio.Queue()
-CLIENTS: queue.Queue[Mailer] = queue.Queue()
-CLIENTS.put(MAILER)
-
-
-@inbox_handler("wrong.ObjectInside")
-def wrong_object_inside(session: Session, event: Ordered) -> None:
-    DESK.mailer.send(event.order_id)
-
-
-@inbox_handler("wrong.OwnAttribute")
-def wrong_own_attribute(session: Session, event: Ordered) -> None:
-    vars(wrong_own_attribute)["calls"] = vars(wrong_own_attribute).get("calls", 0) + 1
-
-
-@inbox_handler("wrong.Queue")
-def wrong_queue(session: Session, event: Ordered) -> None:
-    JOBS.put(event.order_id)
-
-
-@inbox_handler("wrong.QueueAsync")
-async def wrong_queue_async(session: AsyncSession, event: Ordered) -> None:
-    LATER.put_nowait(event.order_id)
 
 
 @inbox_handler("wrong.FileKeptOpen")

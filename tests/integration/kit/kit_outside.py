@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ WEB = ""
 MAIL = 0
 FOLDER = Path()
 LOCAL = ""
-KEPT: Any = None
 SESSIONS: Any = None
 
 
@@ -115,17 +113,6 @@ def wrong_unix_socket(session: Session, event: Ordered) -> None:
         connection.connect(LOCAL)
 
 
-@inbox_handler("wrong.UnixSocketKept")
-def wrong_unix_socket_kept(session: Session, event: Ordered) -> None:
-    KEPT.sendall(b"sold")
-
-
-@inbox_handler("wrong.UdpParts")
-def wrong_udp_parts(session: Session, event: Ordered) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.sendmsg([b"so", b"ld"], [], 0, ("127.0.0.1", 9))
-
-
 @inbox_handler("wrong.File")
 def wrong_file(session: Session, event: Ordered) -> None:
     with (FOLDER / "orders.csv").open("a") as file:
@@ -137,36 +124,9 @@ def wrong_file_of_its_own(session: Session, event: Ordered) -> None:
     (FOLDER / f"receipt-{uuid.uuid4()}.txt").write_text("thank you")
 
 
-@inbox_handler("wrong.Truncate")
-def wrong_truncate(session: Session, event: Ordered) -> None:
-    path = FOLDER / "counter"
-    os.truncate(path, path.stat().st_size + 1)
-
-
 @inbox_handler("wrong.Folder")
 def wrong_folder(session: Session, event: Ordered) -> None:
     (FOLDER / str(uuid.uuid4())).mkdir()
-
-
-@inbox_handler("wrong.FolderRemoved")
-def wrong_folder_removed(session: Session, event: Ordered) -> None:
-    (FOLDER / "folder").rmdir()
-
-
-@inbox_handler("wrong.HardLink")
-def wrong_hard_link(session: Session, event: Ordered) -> None:
-    (FOLDER / str(uuid.uuid4())).hardlink_to(FOLDER / "counter")
-
-
-@inbox_handler("wrong.Link")
-def wrong_link(session: Session, event: Ordered) -> None:
-    (FOLDER / str(uuid.uuid4())).symlink_to("counter")
-
-
-@inbox_handler("right.Truncate")
-def right_truncate(session: Session, event: Ordered) -> None:
-    with (FOLDER / "counter").open("r+") as file:
-        file.truncate(2)
 
 
 @inbox_handler("right.Folders")
@@ -174,19 +134,6 @@ def right_folders(session: Session, event: Ordered) -> None:
     path = FOLDER / "receipts" / str(event.order_id)
     path.mkdir(parents=True, exist_ok=True)
     (path / "receipt.txt").write_text("thank you")
-
-
-@inbox_handler("right.FolderRemoved")
-def right_folder_removed(session: Session, event: Ordered) -> None:
-    add_receipt(session, event)
-    with suppress(FileNotFoundError):
-        (FOLDER / "folder").rmdir()
-
-
-@inbox_handler("right.Link")
-def right_link(session: Session, event: Ordered) -> None:
-    with suppress(FileExistsError):
-        (FOLDER / "last").symlink_to("counter")
 
 
 @inbox_handler("right.File")
@@ -220,16 +167,6 @@ async def wrong_program_async(session: AsyncSession, event: Ordered) -> None:
     await process.wait()
 
 
-@inbox_handler("wrong.ProgramSpawned")
-def wrong_program_spawned(session: Session, event: Ordered) -> None:
-    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
-
-
-@inbox_handler("wrong.ProgramInstead")
-def wrong_program_instead(session: Session, event: Ordered) -> None:
-    os.execv("/bin/true", ["true"])
-
-
 @inbox_handler("wrong.AfterCommit")
 def wrong_after_commit(session: Session, event: Ordered) -> None:
     add_receipt(session, event)
@@ -243,7 +180,9 @@ async def wrong_timer(session: AsyncSession, event: Ordered) -> None:
 
 @inbox_handler("wrong.MailInOwnThread")
 def wrong_mail_in_own_thread(session: Session, event: Ordered) -> None:
-    threading.Thread(target=send_mail, args=("ann@example.com",)).start()
+    thread = threading.Thread(target=send_mail, args=("ann@example.com",))
+    thread.start()
+    thread.join()
 
 
 WRONG = [each for name, each in list(globals().items()) if name.startswith("wrong_")]

@@ -1,22 +1,17 @@
 """The outside world of handlers: an HTTP server and a mail server, each in a thread."""
 
 import http.server
-import socket
 import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from tempfile import TemporaryDirectory
 
 
 class Web(http.server.BaseHTTPRequestHandler):
-    """Answers every request with 200, and counts them by method."""
-
-    counts: dict[str, int] = {}  # noqa: RUF012
+    """Answers every request with 200."""
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("content-length") or 0))
-        self.counts[self.command] = self.counts.get(self.command, 0) + 1
         self.send_response(200)
         self.send_header("content-length", "0")
         self.end_headers()
@@ -47,18 +42,6 @@ class MailServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
 
-class Reading(socketserver.BaseRequestHandler):
-    """Reads what comes, until its end."""
-
-    def handle(self) -> None:
-        while isinstance(self.request, socket.socket) and self.request.recv(1000):
-            pass
-
-
-class LocalServer(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
-
-
 @contextmanager
 def serving(server: socketserver.BaseServer) -> Iterator[int]:
     """The port of a server that runs in a thread."""
@@ -84,13 +67,3 @@ def mail() -> Iterator[int]:
     """The port of a mail server."""
     with serving(MailServer(("127.0.0.1", 0), Mail)) as port:
         yield port
-
-
-@contextmanager
-def local() -> Iterator[str]:
-    """The path of a UNIX socket; beside it, with `.datagrams` at its end, one for datagrams."""
-    with TemporaryDirectory() as folder:
-        path = f"{folder}/socket"
-        datagrams = socketserver.UnixDatagramServer(f"{path}.datagrams", Reading)
-        with serving(LocalServer(path, Reading)), serving(datagrams):
-            yield path

@@ -3,57 +3,60 @@
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import ConfigurationError, inbox_handler
 from outboxkit.testing import assert_effects_once, once
 from tests.integration.kit import kit_handlers, kit_memory, kit_more, kit_outside
-from tests.integration.kit.kit_handlers import ORDERED, Account, Customer, Ordered, Tables
-from tests.integration.kit.kit_world import local, mail, web
+from tests.integration.kit.kit_handlers import ORDERED, Account, Customer, Invoice, Ordered, Tables
+from tests.integration.kit.kit_world import mail, web
 from tests.servers import Server
 from tests.support.databases import SqliteCopies
 
 MODULES = (kit_handlers, kit_memory, kit_outside, kit_more)
 RIGHT = [handler for module in MODULES for handler in module.RIGHT]
-AT_ONCE, IN_A_BATCH = "two messages of the same event, at once", "in one batch"
+AT_ONCE, IN_A_BATCH = "two messages of the same event, at once", "two messages of the same event, in one batch"
 SWALLOWED = "it swallows the error of a statement that fails"
-ENDED = "failed at its first delivery.* ended the transaction"
+ENDED = r"it failed at its first delivery, .*\n    TransactionRequired: .* ended the transaction"
 NOT_THE_SAME = "two single deliveries from the same rows do not do the same"
-AGAIN = "a rollback, then again"
+AGAIN = r"a rollback, then again\n  receipts\n    - "
 REMEMBERS, FILES = "a retry counts or remembers again in variables", "a retry changes files again"
 ANOTHER, SPEAKS = "it changes a database by another session or connection", "it speaks with another service"
 REQUEST = "it sends a request without a key that is the same at each attempt"
 SECOND, AFTER = "a second message of the same event fails, each time", "it acts after the end of its transaction"
-LEAVES_A_THREAD = r"it leaves the thread Thread-\d+ .* behind"
 CAUGHT = {
-    AT_ONCE: "sum_by_hand sum_in_sql upsert",
+    AT_ONCE: "sum_by_hand sum_in_sql",
+    f"{AT_ONCE}\n.*\n  to do: between the look and the insert": "upsert",
+    "two messages that differ in 'order_id', at once": "sum_of_two_orders",
+    "two messages of the same event, after an earlier one, at once": "sum_after_the_first",
     SWALLOWED: "swallow swallow_plain",
     "it swallows a cancellation": "cancellation_swallowed",
     "it calls write_receipt and does not await it": "forgotten_await",
     SECOND: "caught_without_savepoint caught_with_a_statement_behind",
     ENDED: "commit commit_of_connection",
     IN_A_BATCH: "done_in_batch",
-    NOT_THE_SAME: "seen folder_removed temporary_table",
-    f"{NOT_THE_SAME}|at once|{AGAIN}": "chance",
+    NOT_THE_SAME: "seen",
+    f"{NOT_THE_SAME}\n    the second one fails: .*basket": "temporary_table",
+    f"{NOT_THE_SAME}|at once|a rollback, then again": "chance",
     AGAIN: "seen_by_id",
-    REMEMBERS: "totals global fake_mailer class_variable mocked_mailer default_argument number_in_memory object_inside "
-    "decimal_of_module number_in_slot own_attribute closure array queue queue_async counts_elsewhere environment",
-    FILES: "file_kept_open file file_of_its_own truncate folder hard_link link",
+    "a rollback, then again: it fails with ValueError: it was here before": "refuses_a_retry",
+    REMEMBERS: "totals fake_mailer mocked_mailer number_in_memory counts_elsewhere environment",
+    FILES: "file_kept_open file file_of_its_own folder",
     "it leaves the task later behind": "task",
-    LEAVES_A_THREAD: "thread",
+    r"it leaves the thread Thread-\d+ .* behind": "thread",
     "it leaves the function sleep of a pool behind": "handed_over",
-    f"{LEAVES_A_THREAD}|it sends a mail": "mail_in_own_thread",
     "it leaves the timer of send_mail behind": "timer",
     REQUEST: "httpx http_client new_key",
-    "it sends a mail": "mail mail_in_thread",
-    SPEAKS: "socket udp unix_socket unix_socket_kept udp_parts open_connection asyncpg broker",
+    "it sends a mail\n    to ann@example.com by 127.0.0.1": "mail mail_in_thread mail_in_own_thread",
+    SPEAKS: "socket udp unix_socket open_connection asyncpg broker",
     ANOTHER: "second_session other_database sqlite psycopg psycopg2",
-    "it starts a program": "program system program_async program_spawned program_instead",
+    "it starts a program": "program system program_async",
     AFTER: "rows_after_commit after_commit mail_after_rollback",
 }
 """The words of the trial that is for each wrong handler."""
@@ -87,12 +90,15 @@ def database_url(request: pytest.FixtureRequest, database: str) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _world() -> Iterator[None]:
-    with web() as web_port, mail() as mail_port, local() as path, socket.socket(socket.AF_UNIX) as kept:
-        kit_outside.WEB, kit_outside.MAIL = f"http://127.0.0.1:{web_port}", mail_port
-        kit_outside.LOCAL, kit_outside.KEPT = path, kept
+def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    path = str(tmp_path_factory.mktemp("kit") / "socket")
+    listener, kept = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    with web() as web_port, mail() as mail_port, listener, kept:
+        listener.bind(path)
+        listener.listen()
         kept.connect(path)
-        kit_more.SENDALL = kept.sendall
+        kit_outside.WEB, kit_outside.MAIL = f"http://127.0.0.1:{web_port}", mail_port
+        kit_outside.LOCAL, kit_more.SENDALL = path, kept.sendall
         yield
 
 
@@ -105,9 +111,6 @@ def shop(
         session.add_all([Customer(name="ann", orders=3), Account(name="ann", orders=3)])
     kit_memory.SEEN.clear()
     kit_outside.FOLDER = tmp_path
-    (tmp_path / "counter").write_text("12345")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("counter")
     effects = create_engine(migrated_sqlite.copy(tmp_path / "effects.db"))
     kit_outside.SESSIONS = sessionmaker(effects)
     elsewhere = create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")
@@ -162,6 +165,37 @@ def test_each_trial_has_a_wrong_handler_that_only_it_catches(
         assert_effects_once(handler, ORDERED, engine=shop, outside=allowed)
     monkeypatch.setattr(once, "TRIALS", [without_findings if each is trial else each for each in once.TRIALS])
     assert_effects_once(handler, ORDERED, engine=shop, outside=allowed)
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_an_event_of_the_test_is_handled_at_the_same_time(shop: Engine):
+    """Only new orders of two new customers can meet: other events fail, or fail one after the other."""
+
+    @inbox_handler("kit.CountFirstOrders")
+    def count_first_orders(session: Session, event: Ordered) -> None:
+        customer = session.get_one(Customer, "ann")
+        session.add_all([Invoice(order_id=event.order_id), Account(name=event.customer, orders=1)])
+        customer.orders += 1
+
+    first, other = Ordered(7, "bob", Decimal(1)), Ordered(8, "eve", Decimal(1))
+    assert_effects_once(count_first_orders, first, engine=shop)
+    with pytest.raises(AssertionError, match=r"beside Ordered\(order_id=8, customer='eve', .*\), at once"):
+        assert_effects_once(count_first_orders, first, engine=shop, others=[other])
+
+
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("order_id", [7, 8])
+def test_each_of_two_messages_is_the_one_that_reads_too_early(order_id: int, shop: Engine):
+    @inbox_handler("kit.ResetOrCount")
+    def reset_or_count(session: Session, event: Ordered) -> None:
+        if event.order_id == order_id:
+            session.execute(update(Customer).values(orders=0))
+        else:
+            session.get_one(Customer, "ann").orders += 1
+        session.add(Invoice(order_id=event.order_id))  # so that two messages of one event cannot meet
+
+    with pytest.raises(AssertionError, match=r"two messages that differ in 'order_id', at once(.|\n)* orders=4"):
+        assert_effects_once(reset_or_count, ORDERED, engine=shop)
 
 
 @pytest.mark.parametrize(("database", "handler"), list(cases(RIGHT, by_day=3)))

@@ -163,13 +163,6 @@ def test_a_handler_that_commits_or_rejects_is_told(session: Session):
         deliver(session, commit, Placed(1))
 
 
-def test_the_name_of_a_module_is_not_one(session: Session):
-    with pytest.raises(
-        ConfigurationError, match=r"^deliver_all takes modules and functions; 'shop\.handlers' is a name"
-    ):
-        deliver_all(session, "shop.handlers")  # type: ignore[arg-type]
-
-
 def test_an_event_of_another_type_is_refused(session: Session):
     with pytest.raises(ConfigurationError, match=r"'kit\.Invoice' handles 'kit\.Placed'; the event is 'kit\.Invoiced'"):
         deliver(session, invoice, Invoiced(1))

@@ -1,4 +1,4 @@
-"""Parts of the test kit on a file: orders in which a handler fails, references to numbered rows, long reports."""
+"""Parts of the test kit on a file: orders in which a handler fails, and references to numbered rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,25 +9,14 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, ForeignKey, create_engine
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from outboxkit import ConfigurationError, Retry, event, inbox_handler
 from outboxkit.codec import payloads
 from outboxkit.inbox import handler_of
-from outboxkit.testing import (
-    assert_order_does_not_matter,
-    database,
-    deliver,
-    deliver_all,
-    differences,
-    once,
-    order,
-    outside,
-)
+from outboxkit.testing import assert_order_does_not_matter, database, differences, once, order, outside
 from outboxkit.testing.database import TrialDatabase
 from outboxkit.testing.messages import message_of
-from outboxkit.testing.once import Finding
 from tests.unit.shop import OrderConfirmed
 
 EVENTS = [OrderConfirmed(1, 5), OrderConfirmed(2, 5)]  # type: ignore[arg-type]
@@ -128,17 +117,6 @@ def test_another_database_is_refused(monkeypatch: pytest.MonkeyPatch):
     engine.dispose()
 
 
-def test_a_report_joins_trials_that_show_the_same():
-    lines = once._report(
-        handler_of(places),
-        [*(Finding(title, ["    + row"], "wait") for title in ("first", "again")), Finding("second", ["    + x"])],
-    )
-    assert lines.splitlines() == [
-        *("the effects of handler 'Places' do not happen once", "", "first; again", "    + row", "  to do: wait", ""),
-        *("second", "    + x", "", "(- expected, + in this trial)"),
-    ]
-
-
 def test_a_text_that_begins_like_a_year_is_no_moment_of_today():
     assert not differences._is_now("20 apples")
 
@@ -146,19 +124,3 @@ def test_a_text_that_begins_like_a_year_is_no_moment_of_today():
 def test_a_payload_that_is_not_json_is_compared_as_it_is():
     assert database.document(b"\xff{") == repr(b"\xff{")
     assert database.document("\\x7b7d") == {}
-
-
-@inbox_handler("Async")
-async def asynchronous(session: AsyncSession, event: OrderConfirmed) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda session: deliver(session, asynchronous, OrderConfirmed(1, "1")), "deliver, handler, event"),
-        (lambda session: deliver_all(session, asynchronous), "deliver_all, handlers"),
-    ],
-)
-def test_an_async_handler_in_a_plain_session_is_told_the_call(engine: Engine, call: Callable[..., Any], said: str):
-    with Session(engine) as session, pytest.raises(ConfigurationError, match=rf"await session\.run_sync\({said}\)"):
-        call(session)
