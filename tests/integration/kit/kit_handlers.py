@@ -154,6 +154,11 @@ def right_sum_by_sql(session: Session, event: Ordered) -> None:
     session.execute(update(Customer).where(Customer.name == event.customer).values(orders=Customer.orders + 1))
 
 
+@inbox_handler("right.SumByLock")
+def right_sum_by_lock(session: Session, event: Ordered) -> None:
+    session.get_one(Customer, event.customer, with_for_update=True).orders += 1
+
+
 @inbox_handler("right.SumByVersion")
 def right_sum_by_version(session: Session, event: Ordered) -> None:
     account = session.get(Account, event.customer)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,24 @@ def wrong_mail(session: Session, event: Ordered) -> None:
 @inbox_handler("wrong.MailInThread")
 async def wrong_mail_in_thread(session: AsyncSession, event: Ordered) -> None:
     await asyncio.to_thread(send_mail, "ann@example.com")
+
+
+@inbox_handler("wrong.MailInAPool")
+def wrong_mail_in_a_pool(session: Session, event: Ordered) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(send_mail, "ann@example.com").result()
+
+
+@inbox_handler("wrong.MailAfterAnEffect")
+def wrong_mail_after_an_effect(session: Session, event: Ordered) -> None:
+    effects.once(SESSIONS, call=lambda: send_mail("ann@example.com"), on_unknown="skip")
+    send_mail("ann@example.com")
+
+
+@inbox_handler("wrong.Lookup")
+def wrong_lookup(session: Session, event: Ordered) -> None:
+    """A service that cannot be reached where the tests run."""
+    socket.getaddrinfo("localhost", 8025)
 
 
 @inbox_handler("wrong.Socket")

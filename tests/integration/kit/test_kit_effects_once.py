@@ -53,8 +53,10 @@ CAUGHT = {
     "it leaves the function sleep of a pool behind": "handed_over",
     "it leaves the timer of send_mail behind": "timer",
     REQUEST: "httpx http_client new_key",
-    "it sends a mail\n    to ann@example.com by 127.0.0.1": "mail mail_in_thread mail_in_own_thread",
+    "it sends a mail\n    to ann@example.com by 127.0.0.1": "mail mail_in_thread mail_in_own_thread mail_in_a_pool "
+    "mail_after_an_effect",
     SPEAKS: "socket udp unix_socket open_connection asyncpg broker",
+    f"{SPEAKS}\n    localhost:8025": "lookup",
     ANOTHER: "second_session other_database sqlite psycopg psycopg2",
     "it starts a program": "program system program_async",
     AFTER: "rows_after_commit after_commit mail_after_rollback",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, ForeignKey, create_engine, insert, select, text, update
 from sqlalchemy import event as listening
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from sqlalchemy.pool import SingletonThreadPool
 
@@ -24,6 +24,7 @@ from tests.integration.kit.kit_handlers import (
     Token,
     right_book,
     right_book_async,
+    right_sum_by_lock,
     wrong_sum_by_hand,
 )
 from tests.support.night import by_day_on
@@ -65,6 +66,12 @@ def shop(engine: Engine) -> Iterator[Engine]:
     return engine
 
 
+@pytest.fixture
+def shop_on_pg(pg_engine: Engine) -> Engine:
+    Tables.metadata.create_all(pg_engine)
+    return pg_engine
+
+
 def test_all_is_as_it_was(shop: Engine):
     before = contents(shop)
     assert_effects_once(right_book, ORDERED, engine=shop)
@@ -84,6 +91,11 @@ async def test_an_async_engine_in_a_running_loop(shop: Engine, async_engine: Asy
         with pytest.raises(AssertionError):
             assert_effects_once(wrong_sum_by_hand, ORDERED, engine=async_engine)
         assert (await session.scalars(select(Customer.name))).all() == ["ann"]
+
+
+def test_an_engine_whose_driver_sends_in_python(shop_on_pg: Engine):
+    url = shop_on_pg.url.set(drivername="postgresql+asyncpg")
+    assert_effects_once(add_async, ORDERED, engine=create_async_engine(url))
 
 
 class Parent(Tables):
@@ -128,6 +140,7 @@ def test_a_database_in_memory_is_copied(url: str):
     before = contents(engine)
     assert_effects_once(right_book, ORDERED, engine=engine)
     assert_effects_once(right_book_async, ORDERED, engine=engine)
+    assert_effects_once(right_sum_by_lock, ORDERED, engine=engine)
     with pytest.raises(AssertionError, match="customers"):
         assert_effects_once(wrong_sum_by_hand, ORDERED, engine=engine)
     assert contents(engine) == before

@@ -63,7 +63,8 @@ def test_a_mocked_client_is_watched(shop: Engine):
 
 
 def test_a_handler_that_hangs_is_told_with_its_trial_and_its_line(shop: Engine):
-    said = r"not end within 0\.5 s in the trial 'single deliveries'\. It is at kit_more\.py:\d+: .*\. Raise patience="
+    line = r"kit_more\.py:\d+: threading\.Event\(\)\.wait\(60\)"
+    said = rf"not end within 0\.5 s in the trial 'single deliveries'\. It is at {line}\. Raise patience="
     with pytest.raises(AssertionError, match=said):
         assert_effects_once(kit_more.wrong_hangs, ORDERED, engine=shop, patience=0.5)
 
