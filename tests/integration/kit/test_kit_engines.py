@@ -93,9 +93,14 @@ async def test_an_async_engine_in_a_running_loop(shop: Engine, async_engine: Asy
         assert (await session.scalars(select(Customer.name))).all() == ["ann"]
 
 
-def test_an_engine_whose_driver_sends_in_python(shop_on_pg: Engine):
+def test_an_engine_whose_driver_sends_in_python_the_rest_of_much_when_the_loop_has_time(shop_on_pg: Engine):
+    @inbox_handler("kit.Measure")
+    async def measure(session: AsyncSession, event: Ordered) -> None:
+        length = await session.scalar(text("SELECT length(:text)"), {"text": "x" * 4_000_000})
+        session.add(Receipt(order_id=event.order_id, total=event.total, number=length))
+
     url = shop_on_pg.url.set(drivername="postgresql+asyncpg")
-    assert_effects_once(add_async, ORDERED, engine=create_async_engine(url))
+    assert_effects_once(measure, ORDERED, engine=create_async_engine(url))
 
 
 class Parent(Tables):
