@@ -23,7 +23,7 @@ from outboxkit.testing.outside import AFTER, FILE, STATEMENT
 from outboxkit.testing.trials import PATIENCE, Ending, Trial, Trials
 
 STATEMENTS = 12
-"""The number of statements of a handler that are made to fail, or between which another message is handled."""
+"""The number of statements that are made to fail, and of awaits that are cancelled."""
 VARIANTS = 3
 """The number of fields of an event that are changed, to have other events."""
 ROWS = 6
