@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from outboxkit import ConfigurationError, Message, Outcome, Reject, TransactionRequired, event, inbox_handler, outbox
 from outboxkit.testing import deliver, deliver_all, message_of, messages, outbox_messages
 from tests.support.night import by_day_on
+from tests.unit.inbox.test_versions import SEEN, Packed, pack
 
 pytestmark = by_day_on("sqlite")
 
@@ -93,6 +94,16 @@ def test_a_delivered_event_is_handled_once(session: Session):
     assert deliver(session, invoice, Placed(2)) is Outcome.PROCESSED
     assert outbox_messages(session).of(Invoiced) == [Invoiced(1), Invoiced(2)]
     assert outbox_messages(session)[0].message.causation_id == message.id
+
+
+def test_every_version_and_name_of_an_event_is_delivered(session: Session):
+    SEEN.clear()
+    assert (message_of(Packed(7)).version, message_of(Packed(7), version=1).version) == (2, 1)
+    assert deliver(session, pack, Packed(7)) is Outcome.PROCESSED
+    outbox.add(session, Packed(8))
+    outbox.add(session, Message(id="old", type="Wrapped", payload=b'{"number":9}'))
+    assert [each.type for each in deliver_all(session, pack)] == ["Packed", "Wrapped"]
+    assert SEEN == [Packed(7), Packed(8), Packed(9)]
 
 
 def test_a_failure_is_raised_and_leaves_nothing_and_what_was_there_stays(session: Session):
