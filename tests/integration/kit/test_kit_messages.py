@@ -103,7 +103,7 @@ def test_every_version_and_name_of_an_event_is_delivered(session: Session):
     outbox.add(session, Packed(8))
     outbox.add(session, Message(id="old", type="Wrapped", payload=b'{"number":9}'))
     assert [each.type for each in deliver_all(session, pack)] == ["Packed", "Wrapped"]
-    assert SEEN == [Packed(7), Packed(8), Packed(9)]
+    assert list(SEEN) == [Packed(7), Packed(8), Packed(9)]
 
 
 def test_a_failure_is_raised_and_leaves_nothing_and_what_was_there_stays(session: Session):
