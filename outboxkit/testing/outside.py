@@ -45,8 +45,9 @@ KEY_HEADERS = ("idempotency-key", "x-idempotency-key", "webhook-id", "paypal-req
 REPEATABLE = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")
 """Methods whose repetition changes nothing more (RFC 9110, section 9.2.2)."""
 NOT_FILES = ("/dev/", "/proc/", "/sys/")
-_PATHS = {"open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.mkdir": (0,)}
-_PROGRAMS = ("subprocess.Popen", "os.system", "os.fork", "os.posix_spawn", "os.spawn")
+_PATHS = {"open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.truncate": (0,), "os.mkdir": (0,),
+          "os.rmdir": (0,), "os.link": (1,), "os.symlink": (1,)}  # fmt: skip
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec")
 _SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _EVENTS = {"sqlite3.connect", "socket.bind", "socket.getaddrinfo", *_PATHS, *_PROGRAMS, *_SENDS}
 """Those of https://docs.python.org/3/library/audit_events.html that do something outside the process."""
@@ -100,6 +101,7 @@ class Recorder:
         begun: the threads and functions in pools that handlers have started, and whether each runs.
         bound: the sockets that they have bound to an address.
         hosts: the names that were looked up and not yet connected to, by their ports.
+        process: the one in which the tests run.
     """
 
     def __init__(self, code: CodeType, outside: Collection[str]) -> None:
@@ -115,6 +117,7 @@ class Recorder:
         self._engine_peers: set[str] = set()
         self._keys: dict[tuple[str, str], set[str]] = {}
         self._paths: dict[str, str] = {}
+        self.process = os.getpid()
 
     def __enter__(self) -> Self:
         _audit()
@@ -236,6 +239,8 @@ def _spoken(peer: str, sent: bytes, message_id: str) -> Iterator[tuple[str, str,
 
 def _content(place: Path) -> object:
     with suppress(OSError):
+        if place.is_symlink():
+            return place.readlink()
         return "a folder" if place.is_dir() else place.read_bytes()
     return None
 
@@ -377,7 +382,10 @@ def _heard(name: str, arguments: tuple[Any, ...]) -> None:
         return
     elif name in _PROGRAMS:
         words = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], list | tuple) else arguments[:1]
-        recorder.add(span, PROGRAM, " ".join(map(_readable, words)) or "a fork", line)
+        command = " ".join(map(_readable, words)) or "a fork"
+        recorder.add(span, PROGRAM, command, line)
+        if name == "os.exec" and os.getpid() == recorder.process:
+            raise RuntimeError(f"the handler replaces its own process, which is the test's, by the program {command!r}")
     elif name == "sqlite3.connect":
         if _readable(arguments[0]) not in ("", ":memory:") and "mode=ro" not in _readable(arguments[0]):
             recorder.add(span, STATEMENT, f"sqlite3.connect {_readable(arguments[0])}", line)

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,40 @@ def wrong_file_of_its_own(session: Session, event: Ordered) -> None:
 @inbox_handler("wrong.Folder")
 def wrong_folder(session: Session, event: Ordered) -> None:
     (FOLDER / str(uuid.uuid4())).mkdir()
+
+
+@inbox_handler("wrong.Truncate")
+def wrong_truncate(session: Session, event: Ordered) -> None:
+    path = FOLDER / "counter"
+    os.truncate(path, path.stat().st_size + 1)
+
+
+@inbox_handler("wrong.HardLink")
+def wrong_hard_link(session: Session, event: Ordered) -> None:
+    (FOLDER / str(uuid.uuid4())).hardlink_to(FOLDER / "counter")
+
+
+@inbox_handler("wrong.Link")
+def wrong_link(session: Session, event: Ordered) -> None:
+    (FOLDER / str(uuid.uuid4())).symlink_to("counter")
+
+
+@inbox_handler("right.Link")
+def right_link(session: Session, event: Ordered) -> None:
+    with suppress(FileExistsError):
+        (FOLDER / "last").symlink_to("counter")
+
+
+@inbox_handler("right.FolderRemoved")
+def right_folder_removed(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    with suppress(FileNotFoundError):
+        (FOLDER / "folder").rmdir()
+
+
+@inbox_handler("wrong.ProgramInstead")
+def wrong_program_instead(session: Session, event: Ordered) -> None:
+    os.execv("/bin/true", ["true"])
 
 
 @inbox_handler("right.Folders")

@@ -47,7 +47,7 @@ CAUGHT = {
     AGAIN: "seen_by_id",
     "a rollback, then again: it fails with ValueError: it was here before": "refuses_a_retry",
     REMEMBERS: "totals fake_mailer mocked_mailer number_in_memory counts_elsewhere environment",
-    FILES: "file_kept_open file file_of_its_own folder",
+    FILES: "file_kept_open file file_of_its_own folder truncate hard_link link",
     "it leaves the task later behind": "task",
     r"it leaves the thread Thread-\d+ .* behind": "thread",
     "it leaves the function sleep of a pool behind": "handed_over",
@@ -58,7 +58,7 @@ CAUGHT = {
     SPEAKS: "socket udp unix_socket open_connection asyncpg broker",
     f"{SPEAKS}\n    localhost:8025": "lookup",
     ANOTHER: "second_session other_database sqlite psycopg psycopg2",
-    "it starts a program": "program system program_async",
+    "it starts a program": "program system program_async program_instead",
     AFTER: "rows_after_commit after_commit mail_after_rollback",
 }
 """The words of the trial that is for each wrong handler."""
@@ -113,6 +113,8 @@ def shop(
         session.add_all([Customer(name="ann", orders=3), Account(name="ann", orders=3)])
     kit_memory.SEEN.clear()
     kit_outside.FOLDER = tmp_path
+    (tmp_path / "counter").write_text("12345")
+    (tmp_path / "folder").mkdir()
     effects = create_engine(migrated_sqlite.copy(tmp_path / "effects.db"))
     kit_outside.SESSIONS = sessionmaker(effects)
     elsewhere = create_engine(f"sqlite:///{tmp_path / 'elsewhere.db'}")
