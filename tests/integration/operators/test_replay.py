@@ -1,4 +1,4 @@
-"""`outboxkit republish` on real servers: what a queue gets, what its consumer sees, and how a replay ends and goes on."""
+"""`outboxkit republish` on real servers: what a queue gets, what its consumer sees, and how it ends and goes on."""
 
 import re
 import subprocess
