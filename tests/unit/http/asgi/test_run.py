@@ -108,7 +108,7 @@ async def test_a_stream_is_refused_and_never_cut(served: Served, headers: Any, c
         except ConfigurationError:
             if polite:
                 raise
-            await respond(send, 500, b"an error page")
+            await respond(send, 500, b"sorry")
 
     served.act = stream
     answer = await served.post()
