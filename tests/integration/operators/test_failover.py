@@ -7,8 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, delete, insert, select
+from sqlalchemy import Engine, create_engine, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, tables
@@ -16,7 +17,9 @@ from outboxkit.operators.reconciliation import Terms, reconcile_services
 from outboxkit.runtime.outage import utc_now
 from tests.integration.operators.doctoring import with_engines
 from tests.servers import Server
-from tests.servers.postgresql import create_database, drop_database
+from tests.servers.postgresql import PrivatePostgresql, create_database, drop_database, find_programs
+from tests.support.pages import libpq
+from tests.support.polling import eventually
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/fail-over.md"
 ROW = {"type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "application/json"}
@@ -134,3 +137,52 @@ def test_handlers_that_run_again_add_the_same_messages_and_in_a_copy_others(fres
     assert len(set(first)) == 4
     assert steps(engine, cause) == first
     assert set(first) & set(steps(copy, cause)) == {cause.id}
+
+
+@pytest.mark.night
+def test_a_real_standby(orphans: Any):
+    """Promoted, an asynchronous one lacks the last seconds, and what had left by then is found."""
+    programs = find_programs()
+    assert programs is not None
+    primary = PrivatePostgresql(programs)
+    standby: PrivatePostgresql | None = None
+    try:
+        primary.start()
+        standby = primary.standby()
+        url, there = (create_database(primary.url, name) for name in ("shop", "books"))
+        shop, books = create_engine(url), create_engine(there)
+        for engine in (shop, books):
+            tables.metadata.create_all(engine)
+        with psycopg.connect(libpq(primary.url), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
+            connection.execute("SELECT pg_reload_conf()")
+            waits = "SELECT sync_state FROM pg_stat_replication"
+            eventually(lambda: connection.execute(waits).fetchall(), lambda found: found == [("quorum",)])
+            kept = publish(shop, 1)  # its commit has waited for the standby
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            connection.execute("SELECT pg_reload_conf()")
+        standby.stop()
+        lost = publish(shop, 2)
+        cause = Message(id=lost, type="Step", payload=b'{"number":1}')
+        first = steps(shop, cause)
+        shop.dispose()
+        books.dispose()
+        primary.kill()
+        standby.start()
+        with psycopg.connect(libpq(standby.url), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+        promoted = create_engine(standby.url).url.set(database="shop")
+        shop, books = create_engine(promoted), create_engine(promoted.set(database="books"))
+        handle(books, kept, lost)  # a consumer's database of its own has lost nothing
+        found = orphans(shop, books, utc_now() - timedelta(minutes=1), ["OrderConfirmed"])
+        assert [row.message_id for row in found] == [lost]
+        with shop.connect() as connection:
+            assert connection.scalars(select(tables.published.c.message_id)).all() == [kept]
+            assert connection.scalar(text("SELECT pg_is_in_recovery()")) is False
+        assert steps(shop, cause) == first, "the second run of lost handlers"
+        shop.dispose()
+        books.dispose()
+    finally:
+        for server in (primary, standby):
+            if server is not None:
+                server.close()
