@@ -106,8 +106,9 @@ VARIANTS = (
     Variant(
         "a handler is called again for a duplicate",
         "inbox/run_once.py",
-        "    if record is None:\n",
-        "    if record is None and not message.id:\n",
+        "        return Outcome.DUPLICATE\n    installation, number",
+        "        call(handler, session, connection, event, message, attempt=attempt, installation='')\n"
+        "        return Outcome.DUPLICATE\n    installation, number",
         "unit/inbox integration/inbox",
     ),
     Variant(
