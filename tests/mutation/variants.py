@@ -225,7 +225,9 @@ def run_variants(folder: Path) -> int:
         run = subprocess.run(
             (*pytest, *tests), cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
-        failed = [line.split(" - ")[0] for line in run.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
+        failed = [
+            line.split(" - ")[0] for line in run.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))
+        ]
         is_noticed = run.returncode == 1 and failed
         unnoticed += not is_noticed
         print(f"{'noticed' if is_noticed else 'NOT NOTICED'}: {variant.broken}: {', '.join(failed)}", flush=True)
