@@ -115,6 +115,23 @@ def test_a_run_that_outlives_its_lease_records_nothing(
     assert known == (Effect("skipped") if policy == "skip" else Effect("remembered", "second"))
 
 
+def test_a_run_that_outlives_its_lease_records_nothing_while_the_next_one_makes_its_call(sessions: sessionmaker[Any]):
+    slow, following = Call(), Call()
+
+    def take_over() -> str:
+        return outcome(lambda: effects.once(sessions, "k", following, on_unknown="repeat"))
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(outcome, lambda: effects.once(sessions, "k", slow, on_unknown="repeat", lease=SHORT))
+        eventually(lambda: slow.made)
+        second = pool.submit(eventually, take_over, lambda found: found != "InProgressElsewhere")
+        eventually(lambda: following.made)
+        slow.may_end.set()
+        ended = first.result()
+        following.may_end.set()
+    assert (ended, second.result()) == ("LeaseLost", "repeated")
+
+
 def test_the_lease_is_the_databases_time_and_not_the_callers(sessions: sessionmaker[Any], engine: Engine):
     """A row whose lease is over by the database's clock alone is unknown, whatever time it is here."""
     call = Call()
