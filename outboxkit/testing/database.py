@@ -167,7 +167,8 @@ class TrialDatabase:
             for row in self._own.execute(text(_TABLES)):
                 found[row.name] = _Table(row.shown, list(row.columns), list(row.parents))
         quote = self._own.dialect.identifier_preparer.quote_identifier
-        for table in self._reflect():
+        self._file_tables = self._reflect()
+        for table in self._file_tables:
             columns = [quote(column.name) for column in table.columns if column.computed is None]
             parents = {quote(key.column.table.name) for key in table.foreign_keys} - {quote(table.name)}
             found[quote(table.name)] = _Table(table.name, columns, sorted(parents))
@@ -182,8 +183,7 @@ class TrialDatabase:
         with warnings.catch_warnings(action="ignore", category=SAWarning):  # of indexes and types that it does not know
             if not self.is_server:
                 metadata.reflect(self._own)
-        self._file_tables = metadata.tables.values()
-        return self._file_tables
+        return metadata.tables.values()
 
     def _save(self) -> None:
         """Keep the rows in temporary tables. Raises ConfigurationError: there are too many for a database of tests."""

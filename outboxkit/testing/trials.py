@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import wraps
 from inspect import unwrap
+from pathlib import Path
 from threading import Thread
 from types import coroutine
 from typing import Any, Self
@@ -183,7 +184,7 @@ class Trials:
         for file in self._memory.open_files():
             with suppress(OSError, ValueError):  # a disk that is full, or a file that another thread closes
                 file.flush()
-                if isinstance(path := getattr(file, "name", None), str) and os.path.isfile(path):  # noqa: PTH113
+                if isinstance(path := getattr(file, "name", None), str) and Path(path).is_file():
                     self.recorder.note(os.path.realpath(path))
         values = self._memory.state() | ({"what is watched": repr(self._watch())} if self._watch else {})
         return {name: value for name, value in values.items() if not fits_any(name, self._ignore)}

@@ -1,7 +1,7 @@
 """`outboxkit reconcile` on two PostgreSQL databases: pages and indexes, and the memory of a long run."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -46,7 +46,10 @@ def consumer(second_url: str) -> Iterator[Engine]:
 
 def run(producer: str, consumer: str, missing: list[str], **more: Any) -> Reconciled:
     terms = Terms(NOW - 24 * HOUR, timedelta(minutes=1))
-    lost = lambda _, ids: missing.extend(ids)  # noqa: E731
+
+    def lost(_: str, ids: Sequence[str]) -> None:
+        missing.extend(ids)
+
     return with_engines(lambda *each: reconcile_services(*each, terms, missing=lost, **more), producer, consumer)
 
 

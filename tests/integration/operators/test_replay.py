@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, delete
 
-from outboxkit import Message
+from outboxkit import Message, tables
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.codec.rows import encode_headers
+from outboxkit.schema.partitions import make_ahead
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.operators.kept import keep, row
 from tests.processes import COMMAND, run_to_end
@@ -103,3 +104,36 @@ def test_it_goes_on_where_it_was_stopped(
     seen = [one.properties.message_id for one in broker.take_all()]
     assert list(dict.fromkeys(seen)) == [f"m-{n}" for n in range(1, 2001)]
     assert len(seen) - 2000 <= 3, "no more twice than what was published at one moment"
+
+
+def test_retention_that_overtakes_it_is_said(
+    environment: dict[str, str], pg_engine: Engine, broker: PlainClient, tmp_path: Path
+):
+    fill(pg_engine, range(1, 1001))
+    broker.bind("nothing")
+    log = tmp_path / "replay.log"
+    command = [COMMAND, "republish", "--to-queue", broker.queue, "--yes", "--rate", "100"]
+    process = WorkerProcess(command, environment, log)
+    eventually(broker.depth, lambda depth: depth >= 100)
+    with pg_engine.begin() as connection:
+        connection.execute(delete(tables.published).where(tables.published.c.position < 901))
+    assert process.wait() == 3
+    said = re.search(
+        r"replayed (\d+) of 1000\noutboxkit: (\d+) messages of the selection were deleted", log.read_text()
+    )
+    assert said is not None, log.read_text()
+    assert int(said[1]) + int(said[2]) == 1000
+
+
+async def test_partitions_are_read_as_one_table(
+    replay: Any, pg_engine: Engine, async_pg_engine: Any, broker: PlainClient
+):
+    fill(pg_engine, range(1, 4))
+    async with async_pg_engine.connect() as connection:
+        await make_ahead(connection, now=START)
+    fill(pg_engine, range(4, 7), published_at=START + timedelta(days=1, seconds=-60))
+    fill(pg_engine, range(7, 10), published_at=START - timedelta(days=3))
+    broker.bind("nothing")
+    assert replay().returncode == 0
+    seen = [one.properties.message_id for one in broker.take_all()]
+    assert seen == [f"m-{n}" for n in (7, 8, 9, 1, 2, 3, 4, 5, 6)]

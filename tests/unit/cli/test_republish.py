@@ -11,7 +11,6 @@ from sqlalchemy import Engine
 
 from outboxkit import ConfigurationError
 from outboxkit.cli.options import point_in_time
-from outboxkit.operators.replay import Replayed, Replayer
 from tests.integration.operators.kept import keep, row
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
@@ -49,16 +48,6 @@ def test_a_broker_that_is_away_is_said(run: Run):
     assert ended.code == 1
     assert ended.out.splitlines()[1:] == ["replayed 0 of 3"]
     assert "the broker is away" in ended.err
-
-
-def test_messages_that_were_deleted_meanwhile_are_told(run: Run, monkeypatch: pytest.MonkeyPatch):
-    async def overtaken(_: object, __: object, done: Replayed) -> None:
-        done.count, done.gone = 1, 2
-
-    monkeypatch.setattr(Replayer, "run", overtaken)
-    ended = run("republish", "--to-queue", "q", "--yes")
-    assert (ended.code, ended.out.splitlines()[-1]) == (3, "replayed 1 of 3")
-    assert "outboxkit: 2 messages of the selection were deleted while it ran" in ended.err
 
 
 @pytest.mark.parametrize(
