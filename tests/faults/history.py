@@ -88,6 +88,7 @@ class History:
 
     Attributes:
         left: ids that are still in the outbox.
+        held: what processes that have ended still hold in the database: a session with its locks.
     """
 
     committed: list[Committed] = field(default_factory=list)
@@ -96,6 +97,7 @@ class History:
     dead: list[Dead] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def judge(history: History, rules: Rules = RULES) -> list[Verdict]:
         *_dead_without_cause(judged),
         *_stale_handled(judged, rules.window),
         *_parked_for_ever(judged),
+        *(Verdict("held after death", each) for each in history.held),
         *_gaps(judged, rules.patience),
     ]
 

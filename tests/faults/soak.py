@@ -321,7 +321,7 @@ class Soak:
             yield number
 
     def history(self) -> History:
-        """What is known now; the tap is emptied."""
+        """What is known once all processes have ended."""
         history = History(faults=list(self.faulted))
         with Session(self.deployment.engine) as session:
             for row in session.scalars(select(shop.Made)):
@@ -348,6 +348,7 @@ class Soak:
                     )
                 )  # fmt: skip
             history.left = list(session.scalars(select(tables.outbox.c.message_id)))
+        history.held = self._held()
         return history
 
     def missing(self) -> dict[str, int]:
@@ -383,8 +384,6 @@ class Soak:
         for worker in self.workers:
             worker.terminate()
         verdicts = [Verdict("unclean end", worker.log.name) for worker in self.workers if not ends_well(worker)]
-        if self.pooler_url is None and not self._are_gone():
-            verdicts.append(Verdict("held after death", "sessions of processes that have ended are there"))
         if missing:
             verdicts.append(Verdict("not drained", f"{missing} for {STUCK_SECONDS} s"))
         if self.memory > MOST_MEMORY:
@@ -393,13 +392,15 @@ class Soak:
             verdicts += [Verdict("unexpected", f"{log.name}: {line}") for line in UNEXPECTED if line in log.read_text()]
         return verdicts
 
-    def _are_gone(self) -> bool:
-        """Whether the sessions of the workers end soon; a pooler keeps its own."""
-        ask = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outboxkit%'"
-        with psycopg.connect(self.conninfo) as connection, suppress(AssertionError):
-            eventually(lambda: connection.execute(ask).fetchone() == (0,), seconds=10)
-            return True
-        return False
+    def _held(self) -> list[str]:
+        """The sessions of workers, which have all ended; a pooler keeps its own."""
+        ask = "SELECT application_name, state FROM pg_stat_activity WHERE application_name LIKE 'outboxkit%'"
+        if self.pooler_url is not None:
+            return []
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            with suppress(AssertionError):
+                eventually(lambda: not connection.execute(ask).fetchall(), seconds=10)
+            return [f"the session {name!r} is still {state}" for name, state in connection.execute(ask)]
 
     def close(self) -> None:
         self.end.set()
