@@ -26,7 +26,8 @@ from outboxkit.codec.headers import (
     read_delivery_headers,
 )
 from outboxkit.codec.payloads import plain_payload
-from outboxkit.message import MAX_VERSION, NAME_LIMIT
+from outboxkit.message import MAX_VERSION, MOST_STATE, NAME_LIMIT
+from outboxkit.telemetry import tracing
 from tests.support.grammar import short, sized
 from tests.unit.codec.envelopes import samples
 
@@ -40,8 +41,8 @@ def comes(headers: dict[str, bytes] | None = None, *, id_: bytes = b"m", more: t
     flag, value = more
     parts = {0x2000: table, 0x0080: short(id_), 0x0020: b"\x01T"} | ({flag: value} if flag else {})
     data = b"".join(parts[flag] for flag in sorted(parts, reverse=True))
-    found = decode.to_message(decode.read_properties(sum(parts), data), b"{}", "t")
-    return isinstance(found, Message)
+    properties = decode.read_properties(sum(parts), data)
+    return isinstance(decode.to_message(properties, b"{}", decode.topic_of(properties, "t")), Message)
 
 
 def text(value: bytes) -> bytes:
@@ -71,6 +72,15 @@ def noted(name: str, value: object) -> Any:
     return read_delivery_headers({f"outboxkit-{name}": value})
 
 
+def has_state(size: int) -> bool:
+    """Whether a `tracestate` of so many characters belongs to the trace context that is read."""
+    state = ",".join(f"{name}={'v' * (size // 2 - 3)}" for name in "ab") + " "
+    assert len(state) == size
+    context = tracing._context_of({"traceparent": f"00-{7:032x}-{7:016x}-01", "tracestate": state})
+    assert context is not None
+    return bool(context.trace_state)
+
+
 def left_out(size: int) -> bool:
     """Whether a copy lacks a header that makes its content header so long."""
 
@@ -83,11 +93,12 @@ def left_out(size: int) -> bool:
 
 LIMITS: dict[str, list[tuple[bool, bool]]] = {
     "`message_id`, `type`": [(comes(id_=b"m"), comes(id_=b"")), (comes(id_=b"m" * NAME_LIMIT), comes(id_=b"m\0"))],
-    "other text properties, `outboxkit-key`, `outboxkit-causation-id`": [
+    "other text properties, `outboxkit-key`, `outboxkit-causation-id`, `outboxkit-topic`": [
         (comes(more=(0x0400, short(b"c" * 255))), comes(more=(0x0400, short(b"c\0")))),
         (comes(more=(0x8000, short("é".encode()))), comes(more=(0x8000, short(b"\xe9")))),
         (comes({"outboxkit-key": text(b"k" * 255)}), comes({"outboxkit-key": text(b"k" * 256)})),
         (comes({"outboxkit-causation-id": text(b"k" * 255)}), comes({"outboxkit-causation-id": text(b"k" * 256)})),
+        (comes({"outboxkit-topic": text(b"t" * 255)}), comes({"outboxkit-topic": text(b"t" * 256)})),
     ],
     "`timestamp`": [
         (
@@ -135,6 +146,7 @@ LIMITS: dict[str, list[tuple[bool, bool]]] = {
         for name in ("first-failed-at", "accepted-at")
         for moment, beyond in ((0, -1), (253_402_128_000_000, 253_402_128_000_001))
     ],
+    "`tracestate`": [(has_state(MOST_STATE), has_state(MOST_STATE + 2))],
     "headers of a retry copy": [(not left_out(131_064), not left_out(131_065))],
     "headers of a replayed dead letter": [
         (
@@ -169,7 +181,7 @@ def test_the_page_lists_the_limits_that_are_tested():
     shown = re.sub(r"(?<=\d) (?=\d{3})", "", section)
     for limit in (NAME_LIMIT, decode.MAX_SECONDS, MAX_DEPTH, MAX_VERSION, MOST_ATTEMPTS, MOST_HANDLERS, HEADERS_LIMIT):
         assert str(limit) in shown
-    for limit in (HEADER_NAME_LIMIT, STREAMS_LIMIT, MOST_HEADERS, LONGEST_TIME):
+    for limit in (MOST_STATE, HEADER_NAME_LIMIT, STREAMS_LIMIT, MOST_HEADERS, LONGEST_TIME):
         assert str(limit) in shown
 
 
