@@ -32,6 +32,8 @@ PROBE_SECONDS = 5
 """The time that the second connection has to connect, and then to get its answer."""
 JUST_SECONDS = 0.5
 """The age up to which a connection of a pool is known to answer."""
+_USED = "outboxkit.used"
+"""A key in the `info` of a pool's entry: its connection was given out before."""
 SLOW_SECONDS = 5.0
 """A process that connects for so long says so."""
 IDLE_SECONDS = 5.0
@@ -202,14 +204,22 @@ class _SecondConnection(psycopg.Connection[Any]):
 
 
 def part_with_silent(engine: Engine) -> None:
-    """Have the pool replace closed connections, and those that it opened before another one was found silent."""
+    """Have the pool replace closed connections, and those that it opened before another one was found silent.
+
+    A new one is not replaced, however long it took: after two the pool gives up, with an error that is not an outage.
+    """
 
     @event.listens_for(engine, "checkout")
-    def _refuse(connection: Any, _: Any, __: Any) -> None:
+    def _refuse(connection: Any, record: Any, _: Any) -> None:
         driver = getattr(connection, "driver_connection", connection)
+        if _USED not in record.info:  # the pool forgets it with the connection
+            record.info[_USED] = True
+            if driver.closed:
+                raise OperationalError("the connection has ended before its first use")
+            return
         if driver.closed:
             raise DisconnectionError("it was closed, since its transaction could not be rolled back")
-        # One that was opened a moment ago has just answered: the pool would give up after two of them.
+        # One that was opened a moment ago has just answered.
         if driver.opened_at <= min(silence.last_end(), monotonic() - JUST_SECONDS):
             raise InvalidatePoolError("a connection of its time was silent")
 

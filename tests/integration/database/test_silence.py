@@ -6,14 +6,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler, outbox
-from outboxkit.database import engines, silence
+from outboxkit.database import connections, engines, silence
 from outboxkit.database.connections import Connection, ThreadConnection
 from outboxkit.operators.doctor.examine import examine
 from outboxkit.operators.doctor.installation import Installation
@@ -278,11 +278,24 @@ async def test_a_silent_connection_is_no_failure_of_the_message(
     assert ran == [7, 7]
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
 async def test_a_connection_that_was_just_opened_is_used_whatever_another_one_did(
-    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, is_slow: bool
 ):
+    """Also if it took long to set its session up, over a slow network."""
     monkeypatch.setattr(silence, "last_end", lambda: float("inf"))
+    if is_slow:
+        monkeypatch.setattr(connections, "JUST_SECONDS", 0)
     engine = process.engine(postgresql_url, name="test")
     async with engine.connect() as connection:
         assert (await connection.execute(ONE)).scalar_one() == 1
+    await engine.dispose()
+
+
+async def test_new_connections_that_end_before_their_first_use_are_an_outage(postgresql_url: str):
+    engine = process.engine(postgresql_url, name="test")
+    event.listen(engine.sync_engine, "connect", lambda connection, _: connection.driver_connection.pgconn.finish())
+    with pytest.raises(OperationalError) as caught:
+        await engine.connect()
+    assert what_is_away(caught.value) == "database"
     await engine.dispose()
