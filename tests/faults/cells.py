@@ -326,3 +326,17 @@ class AsyncDoor(Door):
     """The same requests, to an endpoint with an `AsyncSession`."""
 
     factory = "async_web"
+
+
+class LeasedDoor(Door):
+    """The same requests, to an endpoint in steps with a lease, of which one asks a service of somebody else."""
+
+    factory = "leased_web"
+
+    def check(self) -> None:
+        for number, answer in self.answers.items():
+            subject = f"{self.subject} {number}"
+            asked = [each for each in self.world.outside.requests if each.startswith(f"{subject}: ")]
+            assert answer == {"subject": subject, "asked": asked[0]}
+            assert set(asked) == {asked[0]}
+            assert len(asked) == 1 or "final" not in self.subject, "a step that was recorded was made again"

@@ -16,6 +16,7 @@ from tests.faults.cells import (
     Door,
     Failing,
     KeptReplay,
+    LeasedDoor,
     Once,
     Ordered,
     OrderedFailing,
@@ -152,6 +153,16 @@ STEPS: dict[type[Cell], tuple[tuple[str, Step], ...]] = {
     ),
     Door: DOOR,
     AsyncDoor: DOOR,
+    LeasedDoor: (
+        ("key", _sql("INSERT INTO outboxkit_idempotency")),
+        ("commit of the key", _commit("INSERT INTO outboxkit_idempotency")),
+        ("request", REQUEST),
+        ("its answer", ANSWER),
+        ("record of the step", _sql("UPDATE outboxkit_idempotency")),
+        ("commit of the record", _commit("UPDATE outboxkit_idempotency")),
+        ("final answer", _sql("UPDATE outboxkit_idempotency SET .*'done'")),
+        ("commit of the final answer", _commit("UPDATE outboxkit_idempotency SET .*'done'")),
+    ),
 }
 ROWS = [Row(cell, what, step) for cell, steps in STEPS.items() for what, step in steps]
 EXCLUDED = {

@@ -7,17 +7,20 @@ of a process.
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import httpx
 from fastapi import Depends, FastAPI
 from sqlalchemy import BigInteger, Engine, create_engine, func
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from outboxkit import Message, effects, event, inbox_handler, outbox
+from outboxkit.http.asgi import IdempotencyMiddleware, step, steps
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
+from outboxkit.runtime import process
 
 CONSUMERS = {
     "plain": ("PlainStep", "ThreadStep"),
@@ -191,5 +194,24 @@ def async_web() -> FastAPI:
     async def place(subject: str, session: Annotated[AsyncSession, Depends(get_session)]) -> dict[str, str]:
         await session.run_sync(add, StepTaken(subject))
         return {"subject": subject}
+
+    return app
+
+
+def leased_web() -> FastAPI:
+    """A door in steps: one asks a service of somebody else, under the step's own key."""
+    sessions = async_sessionmaker(process.engine(os.environ["OUTBOXKIT_DATABASE_URL"], name="shop"))
+    app = FastAPI()
+    app.add_middleware(IdempotencyMiddleware, session_factory=sessions, principal=None, lease=timedelta(seconds=3))
+
+    @app.post("/steps", status_code=201)
+    async def place(subject: str) -> dict[str, str]:
+        async def ask() -> str:
+            headers = {"Idempotency-Key": f"{subject}: {steps().key('ask')}"}
+            async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
+                answer = await client.post(os.environ["OUTSIDE_URL"], headers=headers)
+            return str(answer.raise_for_status().json()["subject"])
+
+        return {"subject": subject, "asked": await step("ask", ask)}
 
     return app
