@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import psycopg
+from sqlalchemy import make_url
 
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults.replicated import Replicated
@@ -135,10 +136,30 @@ def network_silent(world: World, numbers: random.Random) -> Iterator[None]:
 
 
 @contextmanager
+def network_throttled(world: World, numbers: random.Random) -> Iterator[None]:
+    """All that is sent arrives, slowly."""
+    proxy = _proxy(world, numbers)
+    proxy.throttle(numbers.choice((20_000, 100_000)))
+    yield
+    proxy.throttle(None)
+
+
+@contextmanager
 def database_killed(world: World, numbers: random.Random) -> Iterator[None]:
     numbers.choice((world.database.kill, world.database.stop))()
     yield
     world.database.start()
+
+
+@contextmanager
+def database_read_only(world: World, numbers: random.Random) -> Iterator[None]:
+    """It refuses to write, as a standby does, or a server whose operator has found its disk full."""
+    with psycopg.connect(world.conninfo, autocommit=True) as person:
+        person.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        person.execute("SELECT pg_reload_conf()")
+        yield
+        person.execute("ALTER SYSTEM RESET default_transaction_read_only")
+        person.execute("SELECT pg_reload_conf()")
 
 
 @contextmanager
@@ -184,6 +205,32 @@ def broker_out_of_memory(world: World, numbers: random.Random) -> Iterator[None]
     world.broker.execute("rabbitmqctl", "set_vm_memory_high_watermark", "0.000001")
     yield
     world.broker.execute("rabbitmqctl", "set_vm_memory_high_watermark", "0.4")
+
+
+@contextmanager
+def broker_out_of_disk(world: World, numbers: random.Random) -> Iterator[None]:
+    """Its alarm: it takes no message from any publisher."""
+    world.broker.execute("rabbitmqctl", "set_disk_free_limit", "1000000GB")
+    yield
+    world.broker.execute("rabbitmqctl", "set_disk_free_limit", "50MB")
+
+
+@contextmanager
+def broker_password_changed(world: World, numbers: random.Random) -> Iterator[None]:
+    """The password of all is another one, and their connections end; then it is the old one again."""
+    user, password = (make_url(world.broker.url).username or ""), str(make_url(world.broker.url).password)
+    world.broker.execute("rabbitmqctl", "change_password", user, "another one")
+    world.broker.execute("rabbitmqctl", "close_all_user_connections", user, "a new password")
+    yield
+    world.broker.execute("rabbitmqctl", "change_password", user, password)
+
+
+@contextmanager
+def leaders_moved(world: World, numbers: random.Random) -> Iterator[None]:
+    """The leaders of quorum queues go to other nodes, as an operator asks for after a node was away."""
+    assert world.cluster is not None, "it needs --nodes"
+    world.broker.execute("rabbitmq-queues", "rebalance", "quorum")
+    yield
 
 
 @contextmanager
@@ -241,9 +288,9 @@ SHORT = _named(
 """Those that need little time, also to mend."""
 ALL = SHORT | _named(
     *(database_killed, broker_killed, network_silent, broker_out_of_memory, queue_full, connections_used_up),
-    shards_changed,
+    *(shards_changed, network_throttled, database_read_only, broker_out_of_disk, broker_password_changed),
 )
-CLUSTERED = _named(node_frozen, majority_lost)
+CLUSTERED = _named(node_frozen, majority_lost, leaders_moved)
 """Further ones, with three nodes of RabbitMQ."""
 REPLICATED = _named(primary_lost)
 """Further ones, with a standby of PostgreSQL."""

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 
@@ -22,6 +23,7 @@ class TcpProxy:
         self._silent: set[socket.socket] = set()
         self.lost_bytes = 0
         self._bytes_left: int | None = None
+        self._pace: int | None = None
         self._threads: list[threading.Thread] = []
         self._changing, self._refusing = threading.Lock(), False
         self._start(self._accept, self._listener)
@@ -82,6 +84,10 @@ class TcpProxy:
         """The connection whose byte is this one from now, of all that pass, ends behind it; None: none does."""
         self._bytes_left = count
 
+    def throttle(self, pace: int | None) -> None:
+        """So many bytes a second pass in each direction of each connection; None: as many as can."""
+        self._pace = pace
+
     def refuse(self) -> None:
         """From now on nobody listens, and the connections that were open have ended."""
         with self._changing:
@@ -135,6 +141,8 @@ class TcpProxy:
                 if gate is self._upstream and not gate.is_set():
                     self._held += len(chunk)
                 gate.wait()
+                if (pace := self._pace) is not None:
+                    time.sleep(len(chunk) / pace)
                 if source in self._silent:
                     self.lost_bytes += len(chunk)
                     continue
