@@ -1,11 +1,12 @@
 """What is in a message, as a page may show it: decoded, and without what is nobody's business."""
 
+import codecs
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from outboxkit.codec.payloads import plain_payload
+from outboxkit.codec.payloads import MAX_PAYLOAD_BYTES, plain_payload
 from outboxkit.codec.rows import decode_headers
 from outboxkit.errors import DecodeError
 
@@ -37,6 +38,10 @@ class Redaction:
             plain = plain_payload(payload, encoding)
         except DecodeError as error:
             plain, remark = payload, f"It cannot be inflated: {error}."
+        if is_cut := len(plain) > MAX_PAYLOAD_BYTES:  # to decode a stranger's would hold up the process for seconds
+            if self._names or self._function:
+                return HIDDEN, "It is too large for anything to be taken out of it, and it is not shown."
+            plain, remark = plain[:MOST_SIGNS], f"It is large: only its first {MOST_SIGNS} bytes are shown."
         shown: Any = plain
         is_json = True
         try:
@@ -56,7 +61,7 @@ class Redaction:
             return HIDDEN, "It is not shown: taking out what must not be seen has failed."
         if isinstance(shown, bytes):
             try:
-                shown = shown.decode()
+                shown, _ = codecs.utf_8_decode(shown, "strict", not is_cut)
             except UnicodeDecodeError:
                 shown, remark = shown[:4096].hex(" "), f"{remark} The first bytes in hexadecimal:"
         text = str(shown)

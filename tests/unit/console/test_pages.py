@@ -275,6 +275,8 @@ async def test_a_database_without_tables_is_explained(browser: Browser, empty_ur
         (b"{}", lambda type_, document: 1 / 0, ("•••", "has failed")),
         (b"text", lambda type_, document: document.upper(), ("TEXT",)),
         (b"x" * 300_000, (), ("Only the first",)),
+        (b'"' + "é".encode() * 600_000 + b'"', (), ("é" * 90_000, "It is large: only its first 200000 bytes")),
+        (b"[" + b"[]," * 400_000 + b"1]", ("secret",), ("•••", "too large for anything to be taken out of it")),
     ],
 )
 async def test_payloads_of_every_kind_are_shown(
