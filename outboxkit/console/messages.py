@@ -122,8 +122,10 @@ async def _trace(visit: Visit, query: TraceQuery) -> Trace:
 
 
 async def keys(visit: Visit) -> Response:
-    """Show keys whose messages wait for one of them."""
-    return visit.page("keys.html", keys=await visit.read(reading.read_keys), most=reading.MOST_KEYS)
+    """Show keys whose messages wait for one of them; with a state, those that are parked or held."""
+    state = visit.choice("state", ("parked", "held"))
+    found = [key for key in await visit.read(reading.read_keys) if state in (None, key.state)]
+    return visit.page("keys.html", keys=found, state=state, most=reading.MOST_KEYS)
 
 
 ROUTES = (page("/messages", messages), page("/message", message), page("/search", search), page("/keys", keys))

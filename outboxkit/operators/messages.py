@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, Select
 from outboxkit import schema, tables
 from outboxkit.errors.figures import COUNTED, Count, counted
 from outboxkit.operators.sql import listing, trace
-from outboxkit.operators.sql.listing import Choice
+from outboxkit.operators.sql.listing import Choice, WaitingState
 from outboxkit.operators.trace.reading import TraceQuery, read_messages
 from outboxkit.operators.trace.reasons import because
 from outboxkit.statements import status
@@ -116,7 +116,6 @@ class KeyThatWaits:
 
     Attributes:
         dead: how many dead letters park it; none if its first message is tried again.
-        number: of the first of those dead letters.
         message_id: of the message that the others wait for.
         why: its error.
         due_at: its next attempt.
@@ -126,10 +125,14 @@ class KeyThatWaits:
     destination: str
     waiting: Count
     dead: int
-    number: int | None
     message_id: str | None
     why: str
     due_at: datetime | None
+
+    @property
+    def state(self) -> WaitingState:
+        """The state of the messages that wait."""
+        return "parked" if self.dead else "held"
 
 
 def read_keys(connection: Connection) -> list[KeyThatWaits]:
@@ -152,7 +155,7 @@ def _parked(connection: Connection, keys: Iterable[tuple[str, Row[Any]]]) -> Ite
         letter = connection.execute(trace.parking(), of_key).one_or_none()
         if letter is not None:
             why = f"{letter.reason}{because(letter)}"
-            yield KeyThatWaits(key, destination, counted(rows), dead, letter.id, letter.message_id, why, None)
+            yield KeyThatWaits(key, destination, counted(rows), dead, letter.message_id, why, None)
 
 
 def _held(connection: Connection, keys: Iterable[tuple[str, Row[Any]]]) -> Iterator[KeyThatWaits]:
@@ -162,7 +165,7 @@ def _held(connection: Connection, keys: Iterable[tuple[str, Row[Any]]]) -> Itera
         first = connection.execute(trace.first_held_before(), of_key).one_or_none()
         if first is not None:
             yield KeyThatWaits(
-                key, destination, counted(rows), 0, None, first.message_id, first.last_error or "", first.due_at
+                key, destination, counted(rows), 0, first.message_id, first.last_error or "", first.due_at
             )
 
 

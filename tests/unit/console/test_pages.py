@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from outboxkit import ids
 from outboxkit.console import TokenAccess, console
 from outboxkit.operators import audit
-from outboxkit.tables import PARKED, dead_letter, inbox, outbox, published
+from outboxkit.tables import PARKED, dead_letter, idempotency, inbox, outbox, published
 from tests.support.databases import SqliteCopies
 from tests.unit.console.conftest import TOKEN, Browser, running
 
@@ -121,6 +121,26 @@ async def test_a_finding_leads_to_the_rows_that_it_is_about(browser: Browser, en
             shown = {part.partition('"')[0] for part in page.split('class="id" href="/message?id=')[1:]}
             found.setdefault(f"{code} {len(found)}", shown)
     assert sorted(map(sorted, found.values())) == [["f-billed"], ["f-ordered"], ["old"]]
+
+
+async def test_the_numbers_of_the_overview_lead_to_their_rows(browser: Browser, engine: Engine):
+    base: dict[str, Any] = {"held": False, "due_at": None, "key": None}
+    waits = [base] * 4 + [base | {"due_at": NOW + timedelta(hours=1)}] * 3
+    held = [base | {"key": "h", "held": True, "due_at": NOW + timedelta(hours=1)}] * 2
+    parked = [base | {"key": f"p{number}", "held": True, "due_at": PARKED} for number in range(3)]
+    letter = {"side": "outbox", "reason": "failed", "attempts": 1, "parked": True, "position": 0}
+    add(engine, outbox, *waits, *held, *parked)
+    add(engine, dead_letter, *(letter | {"key": f"p{number}"} for number in range(3)))
+    row = {"scope": "POST /", "principal": "", "fingerprint": b"", "token": "t", "state": "done", "created_at": NOW}
+    with engine.begin() as connection:
+        rows = [row | {"key": f"k{number}", "expires_at": NOW + timedelta(days=1)} for number in range(5)]
+        connection.execute(insert(idempotency), rows)
+    async with browser() as client:
+        overview = (await client.get("/")).text
+        numbers = re.findall(r'class="number" href="([^"]+)">(\d+)<', overview)
+        counts = {link: (await client.get(link.replace("&amp;", "&"))).text.count("<tr><td>") for link, _ in numbers}
+    assert counts == {link: int(number) for link, number in numbers}
+    assert {"/messages?state=held", "/keys?state=parked", "/requests"} <= counts.keys()
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=[1,2]", "older=soon", "type=%00", "key=" + "x" * 300])
