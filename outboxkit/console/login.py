@@ -6,7 +6,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from outboxkit.console.access import Access, TokenAccess
-from outboxkit.console.sessions import FIELD
+from outboxkit.console.sessions import FIELD, why_foreign
 from outboxkit.console.visit import Console, granted, read_form, render, url_of
 
 
@@ -37,7 +37,7 @@ async def logout(request: Request) -> Response:
     cookie = console.sessions.cookie(request)
     form = await read_form(request)
     if await granted(request) is None or not console.sessions.is_own(request, cookie, form.get(FIELD, [""])[-1]):
-        raise HTTPException(403, "This form is too old, or another site sent it.")
+        raise HTTPException(403, why_foreign(request))
     console.sessions.end(cookie)
     answer = RedirectResponse(url_of(request, "login"), 303)
     console.sessions.put(answer, request, None)

@@ -87,9 +87,24 @@ class Sessions:
 
     def is_own(self, request: Request, cookie: str, sent: str) -> bool:
         """Whether a request was sent by a form of this session, on a page of ours."""
-        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-        is_ours = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
-        return is_ours and site == "same-origin" and hmac.compare_digest(sent.encode(), self.csrf(cookie).encode())
+        is_ours = request.headers.get("sec-fetch-site", "same-origin") == "same-origin" and not _is_of_another_host(
+            request
+        )
+        return is_ours and hmac.compare_digest(sent.encode(), self.csrf(cookie).encode())
+
+
+def why_foreign(request: Request) -> str:
+    """What a page says of a form that is not its own."""
+    text = "This form is too old, or another site sent it. Nothing was done; try it again."
+    if not _is_of_another_host(request):
+        return text
+    origin, host = (request.headers.get(name) for name in ("origin", "host"))
+    return f"{text} It is of {origin}, and this request is for {host}: a proxy has to pass the header Host on."
+
+
+def _is_of_another_host(request: Request) -> bool:
+    origin = request.headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != request.headers.get("host", "")
 
 
 class Guard:

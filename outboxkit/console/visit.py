@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from outboxkit.console.access import Access, ConsoleRight, Granting, TokenAccess
 from outboxkit.console.redaction import Redaction
-from outboxkit.console.sessions import FIELD, Sessions, root_of
+from outboxkit.console.sessions import FIELD, Sessions, root_of, why_foreign
 from outboxkit.console.shown import TEMPLATES
 from outboxkit.errors.failures import class_of
 from outboxkit.operators.background import Background
@@ -226,9 +226,7 @@ def page(path: str, show: ShowPage, *, name: str | None = None, methods: tuple[s
         if request.method not in SAFE:
             form = await read_form(request)
             if is_new or not console.sessions.is_own(request, cookie, form.get(FIELD, [""])[-1]):
-                raise HTTPException(
-                    403, "This form is too old, or another site sent it. Nothing was done; try it again."
-                )
+                raise HTTPException(403, why_foreign(request))
             visit.need("operate")
             visit.form = form
         elif is_new:

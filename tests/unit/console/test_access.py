@@ -190,6 +190,15 @@ async def test_another_sites_form_is_refused(browser: Browser, headers: dict[str
         assert (await client.get("/")).status_code == 200
 
 
+async def test_a_proxy_that_does_not_pass_the_host_on_is_named(browser: Browser):
+    async with browser() as client:
+        csrf = csrf_in((await client.get("/")).text)
+        origin = {"Origin": "https://shop.example.com", "Sec-Fetch-Site": "same-origin"}
+        answer = await client.post("/logout", data={"csrf": csrf}, headers=origin)
+    assert answer.status_code == 403
+    assert "https://shop.example.com, and this request is for localhost:8000: a proxy has to pass" in answer.text
+
+
 async def test_a_form_without_its_token_is_refused(browser: Browser):
     async with browser() as client:
         for data in ({"x": "y"}, {"csrf": ""}, {"csrf": "0" * 64}):
