@@ -1,6 +1,7 @@
 """Serving the console on this machine alone, for the one who started it."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -51,7 +52,7 @@ def serve(
         listening = socket.create_server((HOST, port))
     except OSError as error:
         raise ConfigurationError(
-            f"--port is {port}: {error.strerror}; a free port is accepted, and 0 takes any free one"
+            f"--port is {port}: {os.strerror(error.errno or 0)}; a free port is accepted, and 0 takes any free one"
         ) from None
     say(f"http://{HOST}:{listening.getsockname()[1]}/login?once={access.token}")
     server = _Server(
