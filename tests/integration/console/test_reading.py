@@ -263,6 +263,7 @@ async def test_a_queue_without_a_consumer_says_how_to_start_one(pg_engine: Engin
     assert "No consumer of it is there." in page
     assert "<code>outboxkit relay --destination payments --broker-url URL</code> publishes what waits" in page
     assert "<code>outboxkit consume MODULE --queue statistics</code> starts one" in page
+    assert "by ann: w; no relay is connected.</p>" in page
 
 
 async def test_groups_lead_to_their_rows_on_a_server(pg_engine: Engine, postgresql_url: str):
