@@ -5,6 +5,7 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -227,6 +228,18 @@ async def test_every_page_can_be_used_by_everybody(browser: BrowserContext, sche
         found = await Axe().run(page)
         assert len(found.response["passes"]) > 10
         assert found.violations_count == 0, f"{path}\n{found.generate_report()}"
+
+
+async def test_large_numbers_have_room(browser: BrowserContext, filled: Engine):
+    with filled.begin() as connection:
+        row = MESSAGE | {"message_id": "m", "created_at": utc_now() - timedelta(hours=2, minutes=15)}
+        rows = [row | {"destination": name} for name in ("default", "courier")]
+        connection.execute(insert(outbox), rows * 10_001)
+    page = await browser.new_page()
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    await page.goto("/")
+    assert await page.get_by_role("link", name="more than 10 000").count() > 2
+    assert await page.evaluate(WIDER) == []
 
 
 @pytest.mark.night
