@@ -46,7 +46,7 @@ STARTS_BY_NIGHT = {
     "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
     "migrate --help": (RUN, {*COMMAND, "alembic", "uuid_utils"}),
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
-    "replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
+    "republish --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "demo --help": (RUN, {*COMMAND, "alembic", "uuid_utils"}),
 }
