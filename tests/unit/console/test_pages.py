@@ -7,11 +7,13 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+import typer
 from sqlalchemy import Engine, create_engine, insert
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from outboxkit import ids
+from outboxkit.cli import app
 from outboxkit.console import TokenAccess, console
 from outboxkit.operators import audit
 from outboxkit.tables import PARKED, dead_letter, idempotency, inbox, outbox, published
@@ -50,6 +52,13 @@ async def test_an_empty_database_says_what_would_appear(browser: Browser):
             answer = await client.get(path)
             assert answer.status_code == 200
             assert text in answer.text
+
+
+async def test_the_audit_page_names_commands_that_there_are(browser: Browser):
+    async with browser() as client:
+        named = re.findall(r"<code>(?:outboxkit )?([a-z]+)", (await client.get("/audit")).text)
+    assert len(named) == 6
+    assert set(named) <= set(typer.main.get_command(app).commands)
 
 
 async def test_messages_are_paged_and_each_is_shown_once(browser: Browser, engine: Engine):
