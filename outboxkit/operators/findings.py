@@ -322,8 +322,9 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         what="{waits}, and {no_relay}.",
         why=f"What the application has committed reaches nobody else. {_KEPT}",
         cure="If a relay runs, read its log: it may have an old password, it is connected to another database, or a "
-        "pooler hides its name. Is a destination misspelt? Otherwise start a relay for each of them, with the URL of "
-        "its API in place of the broker's, and let a supervisor keep it running (without a broker: outboxkit run):",
+        "pooler hides its name. Otherwise start one, and let a supervisor keep it running (without a broker: "
+        "outboxkit run). For a destination other than default, check its name, and give the relay the URL of its API "
+        "in place of the broker's:",
         commands=("{relays}",),
         alerts=("OutboxkitRelayMissing", "OutboxkitTargetDown", "OutboxkitBacklog"),
     ),
@@ -666,10 +667,10 @@ OF_THE_BROKER: Mapping[str, FindingKind] = {
         what="{silence}. AMQP does not tell, so these were not checked: {unseen}.",
         why="These are the broker's ways to hold or drop messages in silence.",
         cure="Enable the plugin and let a user read it; name it in OUTBOXKIT_MANAGEMENT_URL if it is elsewhere: "
-        "http://user:password@host:15672. set_user_tags replaces the user's other tags: name them, too.",
+        "http://user:password@host:15672.",
         commands=(
             "rabbitmq-plugins enable rabbitmq_management",
-            "rabbitmqctl set_user_tags {user} monitoring",
+            "rabbitmqctl set_user_tags {user} monitoring  # if it refuses this user; drops tags that are not named",
             "{grant}  # if a worker lacks rights: those of these settings, in place of its own",
         ),
     ),
