@@ -85,7 +85,7 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
 
 def moment_option(name: str, text: str) -> Any:
     """An option whose value `point_in_time` reads."""
-    return typer.Option(name, metavar="WHEN", help=f"{text}: 2026-03-01T12:00Z, or 2h for 2 h ago.")
+    return typer.Option(name, metavar="WHEN", help=f"{text}: 2026-03-01T12:00Z, or 2h (ago).")
 
 
 def url_of_option(option: str, value: str) -> str:
