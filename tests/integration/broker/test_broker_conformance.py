@@ -67,7 +67,7 @@ class Http:
         server.answer = self.answer
 
     def publisher(self) -> Publisher:
-        return HttpPublisher(self.server.url)
+        return HttpPublisher(self.server.url, timeout=timedelta(minutes=1))  # for many large ones on a slow machine
 
     def refuse(self, id: str) -> None:  # noqa: A002
         self.refused.add(id)
