@@ -189,3 +189,38 @@ def test_a_handler_that_fails_is_told_with_its_error(shop: Engine):
 def test_another_event_that_would_be_left_out_in_silence_is_refused(shop: Engine):
     with pytest.raises(ConfigurationError, match=r"'kit\.Add' handles 'Ordered'; the event is 'Booked'"):
         assert_effects_once(add, ORDERED, engine=shop, others=[Booked(1, "R-1")])
+
+
+def all_rows(engine: Engine, *names: str) -> dict[str, Any]:
+    with engine.connect() as connection:
+        return {name: connection.execute(text(f"SELECT * FROM {name} ORDER BY 1")).all() for name in names}
+
+
+def test_rows_of_a_table_that_inherits_stay_in_it(shop_on_pg: Engine):
+    with shop_on_pg.begin() as connection:
+        connection.execute(text("CREATE TABLE vehicles (name text, wheels int)"))
+        connection.execute(text("CREATE TABLE lorries (load int) INHERITS (vehicles)"))
+        connection.execute(text("INSERT INTO vehicles VALUES ('bike', 2)"))
+        connection.execute(text("INSERT INTO lorries VALUES ('lorry', 6, 40)"))
+    before = all_rows(shop_on_pg, "ONLY vehicles", "lorries")
+
+    @inbox_handler("kit.Wheels")
+    def set_wheels(session: Session, event: Ordered) -> None:
+        session.execute(text("UPDATE vehicles SET wheels = :order_id"), {"order_id": event.order_id})
+
+    assert_effects_once(set_wheels, ORDERED, engine=shop_on_pg)
+    assert all_rows(shop_on_pg, "ONLY vehicles", "lorries") == before
+
+
+def test_a_column_may_have_any_name(shop_on_pg: Engine):
+    with shop_on_pg.begin() as connection:
+        connection.execute(text('CREATE TABLE colours (r jsonb, n int, v int, name text, "100%" int)'))
+        connection.execute(text("INSERT INTO colours VALUES ('{}', 1)"))
+
+    @inbox_handler("kit.ColourByHand")
+    def colour(session: Session, event: Ordered) -> None:
+        number = session.scalar(text("SELECT n FROM colours"))
+        session.execute(text("UPDATE colours SET n = :number"), {"number": number + 1})
+
+    with pytest.raises(AssertionError, match="colours"):
+        assert_effects_once(colour, ORDERED, engine=shop_on_pg)
