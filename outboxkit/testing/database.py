@@ -8,7 +8,7 @@ import hashlib
 import json
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -75,6 +75,12 @@ _TABLES = """
        AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
        AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e')
      ORDER BY 1
+"""
+_TRIGGERS = """
+    SELECT replace(format('ALTER TABLE %s DISABLE TRIGGER %I', tgrelid::regclass, tgname), '%', '%%'),
+           replace(format('ALTER TABLE %s ENABLE TRIGGER %I', tgrelid::regclass, tgname), '%', '%%')
+      FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid
+     WHERE NOT tgisinternal AND tgenabled = 'O' AND tgparentid = 0 AND pg_has_role(c.relowner, 'USAGE')
 """
 _SEQUENCES = """
     SELECT format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value IS NOT NULL
@@ -245,8 +251,7 @@ class TrialDatabase:
             with self._own.begin():
                 if self.is_server:
                     self._own.execute(text("SET LOCAL lock_timeout = '5s'"))
-                    with suppress(DBAPIError), self._own.begin_nested():  # keys and triggers rest, if the role may
-                        self._own.execute(text("SET LOCAL session_replication_role = replica"))
+                awake = self._let_triggers_rest()
                 for name in reversed(changed):
                     self._own.exec_driver_sql(f"DELETE FROM {self._tables[name].only}{name}")
                 for name in changed:
@@ -254,6 +259,8 @@ class TrialDatabase:
                     overriding = "OVERRIDING SYSTEM VALUE" if self.is_server else ""
                     saved = f"SELECT {columns} FROM {self._tables[name].saved}"
                     self._own.exec_driver_sql(f"INSERT INTO {name} ({columns}) {overriding} {saved}")
+                for statement in awake:
+                    self._own.exec_driver_sql(statement)
                 for name, value, is_called in self._numbers if numbers else ():
                     values = {"name": name, "value": value, "called": is_called}
                     self._own.execute(text("SELECT setval(CAST(:name AS regclass), :value, :called)"), values)
@@ -262,6 +269,24 @@ class TrialDatabase:
                 f"the rows of {', '.join(changed)} cannot be put back: {str(error.orig).splitlines()[0]}. If a session "
                 "of the test is in a transaction, commit it before"
             ) from error
+
+    def _let_triggers_rest(self) -> Sequence[str]:
+        """Let no trigger hear how rows are put back; the statements that end this in the same transaction."""
+        if not self.is_server:
+            triggers = self._own.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").all()
+            quote = self._own.dialect.identifier_preparer.quote_identifier
+            for name, _ in triggers:
+                self._own.exec_driver_sql(f"DROP TRIGGER {quote(name)}")
+            return [sql for _, sql in triggers]
+        with suppress(DBAPIError), self._own.begin_nested():  # keys rest, too, if the role may
+            self._own.execute(text("SET LOCAL session_replication_role = replica"))
+            return []
+        with suppress(DBAPIError), self._own.begin_nested():  # of tables that it owns
+            statements = self._own.execute(text(_TRIGGERS)).all()
+            for rest, _ in statements:
+                self._own.exec_driver_sql(rest)
+            return ["SET CONSTRAINTS ALL IMMEDIATE", *(wake for _, wake in statements)]
+        return []
 
     def _with_referring(self, names: Iterable[str]) -> list[str]:
         """The tables, and those that refer to them, parents first: a deletion may take the rows of these along."""

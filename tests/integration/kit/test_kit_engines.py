@@ -1,5 +1,6 @@
 """The engines, sessions and databases that `assert_effects_once` takes, and those that it refuses."""
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,57 @@ def test_a_column_may_have_any_name(shop_on_pg: Engine):
 
     with pytest.raises(AssertionError, match="colours"):
         assert_effects_once(colour, ORDERED, engine=shop_on_pg)
+
+
+@pytest.fixture
+def shop_of_a_plain_role(pg_engine: Engine) -> Iterator[Engine]:
+    """It owns its tables, and may not let keys and triggers rest as a superuser may."""
+    role, password = f"kit_{secrets.token_hex(6)}", secrets.token_hex(6)
+    with pg_engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN PASSWORD '{password}'")
+        connection.exec_driver_sql(f"GRANT ALL ON SCHEMA public TO {role}")
+        connection.exec_driver_sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+        connection.exec_driver_sql(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}")
+    engine = create_engine(pg_engine.url.set(username=role, password=password))
+    yield engine
+    engine.dispose()
+    with pg_engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP OWNED BY {role} CASCADE")
+        connection.exec_driver_sql(f"DROP ROLE {role}")
+
+
+ON_SQLITE = [
+    "CREATE TRIGGER noted AFTER INSERT ON items BEGIN INSERT INTO log VALUES ('new ' || new.number); END",
+]
+ON_POSTGRESQL = [
+    (
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO log VALUES ('new ' || new.number); RETURN new; END $$"
+    ),
+    "CREATE TRIGGER noted AFTER INSERT ON items FOR EACH ROW EXECUTE FUNCTION note()",
+]
+
+
+@pytest.mark.parametrize("fixture", ["shop_of_a_plain_role", "sqlite_url"])
+def test_no_trigger_hears_how_rows_are_put_back(request: pytest.FixtureRequest, fixture: str):
+    given = request.getfixturevalue(fixture)
+    engine = create_engine(given) if fixture == "sqlite_url" else given
+    with engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE items (number int)",
+            "CREATE TABLE log (line text)",
+            *(ON_SQLITE if fixture == "sqlite_url" else ON_POSTGRESQL),
+            "INSERT INTO items VALUES (1)",
+        ):
+            connection.exec_driver_sql(statement)
+
+    @inbox_handler("kit.AddItem")
+    def add_item(session: Session, event: Ordered) -> None:
+        session.execute(text("INSERT INTO items VALUES (:order_id)"), {"order_id": event.order_id})
+
+    assert_effects_once(add_item, ORDERED, engine=engine)
+    assert all_rows(engine, "items", "log") == {"items": [(1,)], "log": [("new 1",)]}
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO items VALUES (2)"))
+    assert all_rows(engine, "log") == {"log": [("new 1",), ("new 2",)]}
+    engine.dispose()
