@@ -83,6 +83,14 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
     return moment
 
 
+def period(since: str | None, until: str | None, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """The moments of --since and --until. Raises ConfigurationError if they are exchanged, so that nothing matches."""
+    begin, end = point_in_time("--since", since, now), point_in_time("--until", until, now)
+    if begin is not None and end is not None and begin > end:
+        raise ConfigurationError(f"--since {since} is later than --until {until}: exchange them")
+    return begin, end
+
+
 def moment_option(name: str, text: str) -> Any:
     """An option whose value `point_in_time` reads."""
     return typer.Option(name, metavar="WHEN", help=f"{text}: 2026-03-01T12:00Z, or 2h (ago).")

@@ -11,7 +11,7 @@ import typer
 
 from outboxkit.cli.confirming import ChangeOptions, work_through
 from outboxkit.cli.connections import connected, in_transaction
-from outboxkit.cli.options import Key, Rate, Type, moment_option, point_in_time, with_options
+from outboxkit.cli.options import Key, Rate, Type, moment_option, period, with_options
 from outboxkit.cli.wording import iso
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.figures import many, printable_name
@@ -54,12 +54,10 @@ class KeptOptions:
                 raise ConfigurationError(
                     f"--handler is {name[:20]!r}: a handler's name of 1 to {NAME_LIMIT} bytes is accepted"
                 )
-        now = utc_now()
         return ReplaySelection(
             self.type_,
             self.key,
-            point_in_time("--since", self.since, now),
-            point_in_time("--until", self.until, now),
+            *period(self.since, self.until, utc_now()),
             destination,
             tuple(dict.fromkeys(handlers)),
             frozenset(_read_ids(self.ids_file) if self.ids_file is not None else ()),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from sqlalchemy import Row
 
-from outboxkit.cli.options import Key, Type, moment_option, point_in_time
+from outboxkit.cli.options import Key, Type, moment_option, period
 from outboxkit.errors import ConfigurationError
 from outboxkit.errors.failures import printable
 from outboxkit.operators.deadletters import REASONS, SIDES, Selection
@@ -62,6 +62,7 @@ class Filters:
 
     def selection(self, now: datetime, *, resolved: bool = False) -> Selection:
         """The selection of these filters."""
+        since, before = period(self.since, self.until, now)
         return Selection(
             type=self.type_,
             key=self.key,
@@ -70,8 +71,8 @@ class Filters:
             destination=self.destination,
             handler=self.handler,
             error=self.error,
-            before=point_in_time("--until", self.until, now),
-            since=point_in_time("--since", self.since, now),
+            before=before,
+            since=since,
             resolved=resolved,
         )
 

@@ -48,3 +48,13 @@ def test_a_bad_filter_is_one_line(run: Run, option: str, value: str, accepted: s
 def test_an_empty_text_is_no_filter_that_matches_everything(name: str):
     with pytest.raises(ConfigurationError, match=f"--{name} is empty"):
         Filters(**{name: ""})
+
+
+@pytest.mark.parametrize(
+    "command", [("dead", "list"), ("dead", "replay", "--yes"), ("republish", "--to-queue", "q", "--yes")]
+)
+def test_a_period_that_ends_before_it_begins_is_refused(run: Run, command: tuple[str, ...]):
+    """Nothing would match, and "no open dead letter matches" is what an operator would believe."""
+    ended = run(*command, "--since", "1h", "--until", "2h", "--database-url", "sqlite:///shop.db")
+    line = "outboxkit: --since 1h is later than --until 2h: exchange them\n"
+    assert (ended.code, ended.out, ended.err) == (2, "", line)
