@@ -7,13 +7,13 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import DateTime, ForeignKey, Numeric, func, text, update
+from sqlalchemy import DateTime, ForeignKey, Numeric, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from outboxkit import Message, Retry, event, inbox_handler, outbox
+from outboxkit import Message, Reject, Retry, event, inbox_handler, outbox
 
 
 class Tables(DeclarativeBase): ...
@@ -147,6 +147,20 @@ def wrong_sum_after_the_first(session: Session, event: Ordered) -> None:
         session.execute(first.on_conflict_do_update(index_elements=["name"], set_=more))
     else:
         day.orders += 1
+
+
+@inbox_handler("wrong.SellTheLast")
+def wrong_sell_the_last(session: Session, event: Ordered) -> None:
+    """The second order of the last one fails, unless both look before one of them commits."""
+    if session.scalar(select(func.count()).select_from(Receipt)):
+        raise Reject("sold out")
+    add_receipt(session, event)
+
+
+@inbox_handler("right.SellTheLast")
+def right_sell_the_last(session: Session, event: Ordered) -> None:
+    session.get_one(Customer, event.customer, with_for_update=True)
+    wrong_sell_the_last(session, event)
 
 
 @inbox_handler("right.SumBySql")

@@ -31,7 +31,7 @@ ANOTHER, SPEAKS = "it changes a database by another session or connection", "it 
 REQUEST = "it sends a request without a key that is the same at each attempt"
 SECOND, AFTER = "a second message of the same event fails, each time", "it acts after the end of its transaction"
 CAUGHT = {
-    AT_ONCE: "sum_by_hand sum_in_sql",
+    AT_ONCE: "sum_by_hand sum_in_sql sell_the_last",
     f"{AT_ONCE}\n.*\n  to do: between the look and the insert": "upsert",
     "two messages that differ in 'order_id', at once": "sum_of_two_orders",
     "two messages of the same event, after an earlier one, at once": "sum_after_the_first",
