@@ -176,8 +176,8 @@ class TrialDatabase:
         if self.is_server:
             for row in self._own.execute(text(_TABLES)):
                 name, *names = (each.replace("%", "%%") for each in (row.name, *row.columns))  # for the driver
-                parents = [each.replace("%", "%%") for each in row.parents]
-                found[name] = _Table(row.shown, names, parents, only=row.only)
+                referred = [each.replace("%", "%%") for each in row.parents]
+                found[name] = _Table(row.shown, names, referred, only=row.only)
         quote = self._own.dialect.identifier_preparer.quote_identifier
         self._file_tables = self._reflect()
         for table in self._file_tables:

@@ -72,7 +72,7 @@ class Memory:
     def _parts(self, place: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The variables that a value holds, under the name that a report has for it."""
         if isinstance(value, queue.Queue | asyncio.Queue):  # its own numbers only grow
-            yield place, {name: held for name, held in vars(value).items() if isinstance(held, deque)}
+            yield place, {name: held for name, held in vars(value).items() if isinstance(held, deque | list)}
         elif isinstance(value, types.FunctionType):
             if is_application(value.__code__.co_filename):
                 yield from ((f"the {kind} of {place}", held) for kind, held in _held(value).items())

@@ -60,6 +60,8 @@ _EFFECTS, _SQL, _OWN = (
 _LIBRARIES = (_OWN, "<", *{f"{sysconfig.get_path(each)}{os.sep}" for each in ("stdlib", "purelib", "platlib")})
 _UNAWAITED: CodeType = warnings._warn_unawaited_coroutine.__code__  # type: ignore[attr-defined] # noqa: SLF001
 """Python calls this function for a coroutine that goes away and was never awaited."""
+_RAW: CodeType = Engine.raw_connection.__code__
+"""What is executed on the driver's own connection is not heard, such as a COPY."""
 _LONGEST = 65536
 _TLS = re.compile(rb"[\x14-\x17]\x03|$")
 """The beginning of what is sent in a TLS connection, or nothing."""
@@ -344,6 +346,8 @@ def profile(frame: FrameType, kind: str, argument: Any) -> None:
         elif code.co_name == "start" and frame.f_globals.get("__name__") == "threading":
             if (span := _current()) is not None and _line(span, frame) is not None:
                 _heard_thread(span.recorder, frame.f_locals["self"])
+        elif code is _RAW and (span := _current()) is not None and (line := _line(span, frame.f_back)):
+            span.recorder.add(span, STATEMENT, f"{frame.f_locals['self'].url.database}: raw_connection", line)
         elif code.co_name == "connect" and (span := _current()) is not None:
             module = str(frame.f_globals.get("__name__")).partition(".")[0]
             if hasattr(sys.modules.get(module), "paramstyle") and (line := _line(span, frame.f_back)) is not None:

@@ -23,6 +23,7 @@ from tests.integration.kit.kit_handlers import Ordered, Receipt, add_receipt
 
 SEEN: set[int] = set()
 IDS: set[str] = set()
+URGENT: queue.PriorityQueue[int] = queue.PriorityQueue()
 TOTALS: Counter[str] = Counter()
 LOG: TextIO = sys.stderr
 POOL = ThreadPoolExecutor(1)
@@ -104,6 +105,12 @@ def wrong_seen(session: Session, event: Ordered) -> None:
     if event.order_id not in SEEN:
         SEEN.add(event.order_id)
         add_receipt(session, event)
+
+
+@inbox_handler("wrong.PriorityQueue")
+def wrong_priority_queue(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    URGENT.put(event.order_id)
 
 
 @inbox_handler("wrong.SeenById")

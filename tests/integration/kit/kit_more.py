@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import asyncpg
@@ -33,6 +33,14 @@ def wrong_other_database(session: Session, event: Ordered) -> None:
     engine: Engine = ELSEWHERE
     with engine.begin() as connection:
         connection.execute(text("UPDATE stats SET n = n + 1"))
+
+
+@inbox_handler("wrong.RawConnection")
+def wrong_raw_connection(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    with closing(ELSEWHERE.raw_connection()) as connection:
+        connection.cursor().execute("INSERT INTO stats VALUES (1)")
+        connection.commit()
 
 
 @inbox_handler("wrong.Sqlite")

@@ -46,7 +46,7 @@ CAUGHT = {
     f"{NOT_THE_SAME}|at once|a rollback, then again": "chance",
     AGAIN: "seen_by_id",
     "a rollback, then again: it fails with ValueError: it was here before": "refuses_a_retry",
-    REMEMBERS: "totals fake_mailer mocked_mailer number_in_memory counts_elsewhere environment",
+    REMEMBERS: "totals fake_mailer mocked_mailer number_in_memory counts_elsewhere environment priority_queue",
     FILES: "file_kept_open file file_of_its_own folder truncate hard_link link",
     "it leaves the task later behind": "task",
     r"it leaves the thread Thread-\d+ .* behind": "thread",
@@ -57,7 +57,7 @@ CAUGHT = {
     "mail_after_an_effect",
     SPEAKS: "socket udp unix_socket open_connection asyncpg broker",
     f"{SPEAKS}\n    localhost:8025": "lookup",
-    ANOTHER: "second_session other_database sqlite psycopg psycopg2",
+    ANOTHER: "second_session other_database raw_connection sqlite psycopg psycopg2",
     "it starts a program": "program system program_async program_instead",
     AFTER: "rows_after_commit after_commit mail_after_rollback",
 }
