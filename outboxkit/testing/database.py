@@ -220,7 +220,12 @@ class TrialDatabase:
                 parts = (f"SELECT {index} AS n, CAST(to_jsonb({row}) AS text) AS v FROM {table.only}{name} AS {row}"
                          for index, (name, table) in enumerate(self._tables.items()))  # fmt: skip
                 names = list(self._tables)
-                for index, values in connection.exec_driver_sql(" UNION ALL ".join(parts)):
+                try:
+                    connection.execute(text("SET LOCAL lock_timeout = '5s'"))
+                    rows = connection.exec_driver_sql(" UNION ALL ".join(parts)).all()
+                except DBAPIError as error:
+                    raise ConfigurationError(f"the rows cannot be read: {_reason(error)}") from error
+                for index, values in rows:
                     contents[names[index]].append(json.loads(values))
                 return contents
             for name, table in self._tables.items():
@@ -266,8 +271,7 @@ class TrialDatabase:
                     self._own.execute(text("SELECT setval(CAST(:name AS regclass), :value, :called)"), values)
         except DBAPIError as error:
             raise ConfigurationError(
-                f"the rows of {', '.join(changed)} cannot be put back: {str(error.orig).splitlines()[0]}. If a session "
-                "of the test is in a transaction, commit it before"
+                f"the rows of {', '.join(changed)} cannot be put back: {_reason(error)}"
             ) from error
 
     def _let_triggers_rest(self) -> Sequence[str]:
@@ -340,6 +344,10 @@ class TrialDatabase:
     def close(self) -> None:
         """Close its connections, and remove its copy."""
         self._opened.close()
+
+
+def _reason(error: DBAPIError) -> str:
+    return f"{str(error.orig).splitlines()[0]}. If a session of the test is in a transaction, commit it before"
 
 
 def _is_in_memory(url: URL) -> bool:

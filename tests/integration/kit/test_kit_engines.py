@@ -279,3 +279,11 @@ def test_no_trigger_hears_how_rows_are_put_back(request: pytest.FixtureRequest, 
         connection.execute(text("INSERT INTO items VALUES (2)"))
     assert all_rows(engine, "log") == {"log": [("new 1",), ("new 2",)]}
     engine.dispose()
+
+
+def test_a_table_that_the_test_has_locked_is_told(shop_on_pg: Engine):
+    refused = "the rows cannot be read: canceling statement due to lock timeout. If a session of the test is in a"
+    with shop_on_pg.begin() as connection:
+        connection.execute(text("TRUNCATE receipts CASCADE"))
+        with pytest.raises(ConfigurationError, match=refused):
+            assert_effects_once(add, ORDERED, engine=shop_on_pg)
