@@ -190,11 +190,14 @@ class TrialDatabase:
         return {name: table._replace(saved=f"outboxkit_saved_{n}") for n, (name, table) in enumerate(found.items())}
 
     def _reflect(self) -> Collection[Table]:
-        """The tables of a file; none of a server."""
+        """The tables of a file, with those that hold an index of words, in place of it; none of a server."""
         metadata = MetaData()
+        if self.is_server:
+            return ()
+        virtual = "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'"
+        left_out = set(self._own.exec_driver_sql(virtual).scalars())
         with warnings.catch_warnings(action="ignore", category=SAWarning):  # of indexes and types that it does not know
-            if not self.is_server:
-                metadata.reflect(self._own)
+            metadata.reflect(self._own, only=lambda name, _: name not in left_out)
         return metadata.tables.values()
 
     def _save(self) -> None:

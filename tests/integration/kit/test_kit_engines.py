@@ -287,3 +287,19 @@ def test_a_table_that_the_test_has_locked_is_told(shop_on_pg: Engine):
         connection.execute(text("TRUNCATE receipts CASCADE"))
         with pytest.raises(ConfigurationError, match=refused):
             assert_effects_once(add, ORDERED, engine=shop_on_pg)
+
+
+def test_an_index_of_words_in_a_file_is_put_back(sqlite_url: str):
+    engine = create_engine(sqlite_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE VIRTUAL TABLE words USING fts5(body)"))
+        connection.execute(text("INSERT INTO words VALUES ('hello world')"))
+    before = all_rows(engine, "words")
+
+    @inbox_handler("kit.Word")
+    def word(session: Session, event: Ordered) -> None:
+        session.execute(text("INSERT INTO words VALUES (:word)"), {"word": f"order {event.order_id}"})
+
+    assert_effects_once(word, ORDERED, engine=engine)
+    assert all_rows(engine, "words") == before
+    engine.dispose()
