@@ -10,14 +10,16 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.benchmarks import adding, consuming, looking, publishing, requesting, rounds, waking
+from tests.benchmarks import adding, consuming, looking, processes, publishing, requesting, rounds, waking
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.table import table
 from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
 from tests.support.databases import migrate
 
 CASES: dict[str, Case] = {
-    case.name: case for module in (publishing, waking, adding, consuming, requesting, looking) for case in module.CASES
+    case.name: case
+    for module in (publishing, waking, adding, consuming, processes, requesting, looking)
+    for case in module.CASES
 }
 
 
