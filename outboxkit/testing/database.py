@@ -280,6 +280,7 @@ class TrialDatabase:
     def _let_triggers_rest(self) -> Sequence[str]:
         """Let no trigger hear how rows are put back; the statements that end this in the same transaction."""
         if not self.is_server:
+            _begin(self._own)  # else a driver may commit each DROP at once
             triggers = self._own.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").all()
             quote = self._own.dialect.identifier_preparer.quote_identifier
             for name, _ in triggers:
@@ -374,10 +375,12 @@ def _begin_immediately(engine: Engine) -> None:
     def _settle_in(connection: Any, _: Any) -> None:
         connection.isolation_level = None
 
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
-        if not connection.connection.driver_connection.in_transaction:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    event.listen(engine, "begin", _begin)
+
+
+def _begin(connection: Any) -> None:
+    if not connection.connection.driver_connection.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _counted(rows: list[Row]) -> Counter[str]:

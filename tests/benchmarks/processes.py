@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.benchmarks.place import Case, Place
 from tests.benchmarks.raw_publisher import EXCHANGE, RawPublisher
 from tests.benchmarks.receipts import Benchmarked, Model, write_receipt
 from tests.benchmarks.rounds import Figures, Line, Measure
+from tests.support.polling import eventually
 
 STEPS, PATIENCE_SECONDS = 100_000, 240.0
 ONE, TWO = "1 process", "2 processes"
@@ -53,9 +54,9 @@ def _speed(place: Place, number: int, count: int) -> Figures:
         raw.publish(raw.build(count, 1024), count)
         log = Path(folder) / "log"
         with _consumer(place, log, "--queue", queue, "--processes", str(number)):
-            _wait_until(lambda: _connected(log) == number and _handled(place) >= count // 10)
+            eventually(lambda: _connected(log) == number and _handled(place) >= count // 10, seconds=PATIENCE_SECONDS)
             first, since = _handled(place), time.monotonic()
-            _wait_until(lambda: _handled(place) >= count)
+            eventually(lambda: _handled(place) >= count, seconds=PATIENCE_SECONDS)
             seconds = time.monotonic() - since
         raw.discard(f"{queue}.dead")
     if (done := _handled(place)) != count:
@@ -85,14 +86,6 @@ def _connected(log: Path) -> int:
 def _handled(place: Place) -> int:
     ((count,),) = backlog.ask(place.database_url, "SELECT count(*) FROM benchmark_receipt")
     return int(count)
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        if time.monotonic() > until:
-            raise RuntimeError("the consumers did not get on")
-        time.sleep(0.05)
 
 
 CASES = (

@@ -303,3 +303,24 @@ def test_an_index_of_words_in_a_file_is_put_back(sqlite_url: str):
     assert_effects_once(word, ORDERED, engine=engine)
     assert all_rows(engine, "words") == before
     engine.dispose()
+
+
+def test_triggers_of_a_file_stay_when_rows_cannot_be_put_back(sqlite_url: str):
+    engine = create_engine(sqlite_url)
+    listening.listen(engine, "begin", lambda _: None)  # an application counts transactions; the driver begins late
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE numbers (n int)"))
+        connection.execute(text("INSERT INTO numbers VALUES (1), (1)"))
+        connection.execute(text("CREATE TRIGGER heard AFTER INSERT ON numbers BEGIN SELECT 1; END"))
+
+    @inbox_handler("kit.Index")
+    def index(session: Session, event: Ordered) -> None:
+        session.execute(text("DELETE FROM numbers"))
+        session.execute(text("CREATE UNIQUE INDEX IF NOT EXISTS one ON numbers (n)"))
+
+    with pytest.raises(ConfigurationError, match="cannot be put back"):
+        assert_effects_once(index, ORDERED, engine=engine)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT name FROM sqlite_master WHERE name = 'heard'")).all()
+    assert found == [("heard",)]
+    engine.dispose()

@@ -86,15 +86,21 @@ def test_a_queue_that_is_not_there_is_one_line(replay: Any, pg_engine: Engine, b
     assert ended.stdout.splitlines()[1:] == ["replayed 0 of 3"]
 
 
+def slow_replay(environment: dict[str, str], broker: PlainClient, log: Path, *, until: int) -> WorkerProcess:
+    """A replay of a hundred messages a second that runs, once it has published so many."""
+    broker.bind("nothing")
+    command = [COMMAND, "republish", "--to-queue", broker.queue, "--yes", "--rate", "100"]
+    process = WorkerProcess(command, environment, log)
+    eventually(broker.depth, lambda depth: depth >= until)
+    return process
+
+
 def test_it_goes_on_where_it_was_stopped(
     replay: Any, environment: dict[str, str], pg_engine: Engine, broker: PlainClient, tmp_path: Path
 ):
     fill(pg_engine, range(1, 2001))
-    broker.bind("nothing")
     log = tmp_path / "replay.log"
-    command = [COMMAND, "republish", "--to-queue", broker.queue, "--yes", "--rate", "100"]
-    process = WorkerProcess(command, environment, log)
-    eventually(broker.depth, lambda depth: depth >= 200)
+    process = slow_replay(environment, broker, log, until=200)
     process.interrupt()
     assert process.wait() == 3
     said = re.search(r"replayed (\d+) of 2000\nto go on: (--since) (\S+)", log.read_text())
@@ -110,11 +116,8 @@ def test_retention_that_overtakes_it_is_said(
     environment: dict[str, str], pg_engine: Engine, broker: PlainClient, tmp_path: Path
 ):
     fill(pg_engine, range(1, 1001))
-    broker.bind("nothing")
     log = tmp_path / "replay.log"
-    command = [COMMAND, "republish", "--to-queue", broker.queue, "--yes", "--rate", "100"]
-    process = WorkerProcess(command, environment, log)
-    eventually(broker.depth, lambda depth: depth >= 100)
+    process = slow_replay(environment, broker, log, until=100)
     with pg_engine.begin() as connection:
         connection.execute(delete(tables.published).where(tables.published.c.position < 901))
     assert process.wait() == 3
