@@ -9,7 +9,7 @@ import typer
 from outboxkit.cli.connections import connected
 from outboxkit.cli.options import AsJson, with_options
 from outboxkit.cli.wording import fold_width, folded, print_json
-from outboxkit.errors.figures import many, number, printable_name, span
+from outboxkit.errors.figures import many, number, printable_name, rate, span
 from outboxkit.exit_codes import FAILED
 from outboxkit.operators.doctor.installation import Installation
 from outboxkit.operators.findings import Diagnosis
@@ -143,13 +143,14 @@ def _states(counts: OfDestination) -> str:
 
 
 def _worker(worker: KnownWorker) -> str:
-    """`billing: pid 7 on shop-1 for 3 h, release 0.1.0, exchange outboxkit, 8 of 8 places taken`."""
+    """`billing: pid 7 on shop-1 for 3 h, release 0.1, exchange outboxkit, 8 of 8 places taken, 3 messages a second`."""
     name = worker.name if worker.kind == RELAY or worker.name else worker.kind
     parts = [
         f"pid {worker.pid} on {printable_name(worker.host)} for {span(worker.age_seconds)}",
         f"release {printable_name(worker.release)}",
         *([] if worker.exchange is None else [f"exchange {printable_name(worker.exchange)}"]),
         *([] if worker.places is None else [f"{worker.taken or 0} of {many(worker.places, 'place')} taken"]),
+        *([] if worker.rate is None else [f"{rate(worker.rate)} messages a second"]),
         *(["rests"] if worker.rests else []),
         *([] if worker.silent_seconds is None else [f"silent for {span(worker.silent_seconds)}"]),
     ]

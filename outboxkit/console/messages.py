@@ -14,10 +14,11 @@ from outboxkit.operators import messages as reading
 from outboxkit.operators.deadletters import DeadLetters, Selection
 from outboxkit.operators.messages import Choice, MessagePage
 from outboxkit.operators.sql.listing import WaitingState, walks_of
-from outboxkit.operators.trace import Trace, TraceQuery, trace_messages
+from outboxkit.operators.trace import Caused, MessageTrace, Trace, TraceQuery, trace_messages
 
 ROWS = 50
 MOST_TRACEBACKS = 5
+MOST_OF_TREE = 200
 STATES: tuple[WaitingState, ...] = get_args(WaitingState)
 FILTERS = ("type", "key", "destination", "correlation_id", "prefix")
 _OF_COLUMN: dict[str, Any] = {"position": int, "published_at": datetime, "due_at": datetime}
@@ -69,7 +70,7 @@ def _bounds(found: MessagePage, *, kept: bool, texts: dict[str, str | None], sta
 
 
 async def message(visit: Visit) -> Response:
-    """Show one message: its way, what it caused, and with the right what is in it."""
+    """Show one message: its way, what caused it and what it caused, and with the right what is in it."""
     id_ = visit.asked("id")
     if id_ is None:
         raise HTTPException(400, "No id was given: open a message from a list, or search for it.")
@@ -84,6 +85,7 @@ async def message(visit: Visit) -> Response:
         letters = (await dead.find(chosen, limit=ROWS)).rows
         if visit.may("payload"):
             failures = [each for each in await dead.read(chosen, limit=MOST_TRACEBACKS) if each.traceback]
+    one = next(iter(trace.messages), None)
     shown: dict[str, Any] = {}
     if content is not None:
         redaction = visit.console.redaction
@@ -93,12 +95,28 @@ async def message(visit: Visit) -> Response:
         "message.html",
         asked=id_,
         trace=trace,
-        one=next(iter(trace.messages), None),
+        one=one,
+        tree=() if one is None else await _tree(visit, one),
         content=content,
         letters=letters,
         failures=failures,
         shown=shown,
     )
+
+
+async def _tree(visit: Visit, one: MessageTrace) -> Sequence[tuple[int, MessageTrace | Caused]]:
+    """The tree of causes that a message is in, with the depth of each; empty if it is alone."""
+    if not one.caused and not one.causation_id:
+        return ()
+    flow = TraceQuery(correlation_id=one.correlation_id or one.message_id, limit=MOST_OF_TREE)
+    rows = list[tuple[int, MessageTrace | Caused]]()
+    tree = (await _trace(visit, flow)).tree
+    known = {each.message_id for _, each in tree}
+    for depth, each in tree:
+        rows.append((depth, each))
+        if each.message_id == one.message_id:
+            rows += [(depth + 1, child) for child in one.caused if child.message_id not in known]  # of other flows
+    return rows
 
 
 async def search(visit: Visit) -> Response:

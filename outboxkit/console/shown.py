@@ -7,7 +7,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from outboxkit.errors.figures import in_utc, many, number, printable_name, shell_word, span
+from outboxkit.errors.figures import in_utc, many, number, printable_name, rate, shell_word, span
 from outboxkit.runtime.workers import relay_command
 
 
@@ -40,7 +40,7 @@ TEMPLATES = Environment(
 )
 """All templates escape every value, and fail at a name that is not given."""
 TEMPLATES.filters |= {
-    "moment": written_time, "number": number, "many": many, "span": span, "name": printable_name,
+    "moment": written_time, "number": number, "many": many, "span": span, "rate": rate, "name": printable_name,
     "shell": shell_word,
     "relay_command": relay_command,
     "json": json_text, "lines": foreign_lines,

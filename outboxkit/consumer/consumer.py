@@ -156,6 +156,7 @@ class Consumer:
         presence = Presence(
             *(engine, CONSUMER, queue, subscriber.address, subscriber.exchange, self._concurrency.transactions),
             taken=reports.runs.count,
+            done=lambda: reports.outcomes[Outcome.PROCESSED],
             ahead=lambda: database_clock.ahead,
             queues=lambda: self._lengths,
         )

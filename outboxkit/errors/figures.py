@@ -61,6 +61,11 @@ def span(seconds: float) -> str:
     return f"{whole} s"
 
 
+def rate(messages: float) -> str:
+    """Messages a second: `0`, `0.4` or `1 250`."""
+    return f"{messages:.1f}" if 0 < messages < 9.95 else number(round(messages))
+
+
 def in_utc(moment: datetime | None) -> str:
     """`2026-01-02 03:04:05 UTC`; `-` for None."""
     return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

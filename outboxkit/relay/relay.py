@@ -98,6 +98,7 @@ class Relay:
         )
         presence = Presence(
             *(self.engine, RELAY, self.destination, self.publisher.address, self.publisher.exchange),
+            done=lambda: self._done.published,
             ahead=lambda: self._clock.ahead,
         )
         self._watch, self._errors = PauseWatch(self.engine, RELAY, self.destination, presence=presence), 0

@@ -46,6 +46,8 @@ GONE_AFTER = timedelta(seconds=15)
 FORGOTTEN = timedelta(hours=1)
 """A row that is so old is deleted by the next worker that starts."""
 LEAVING_SECONDS = 2.0
+RATE_SECONDS = 1.0
+"""The shortest time that a rate is of."""
 
 
 def relay_command(destination: str) -> str:
@@ -66,6 +68,7 @@ class KnownWorker:
         started_at, seen_at: by the database's clock.
         skew: the seconds by which its machine's clock is ahead; None: not known.
         places, taken: of a consumer: the transactions that it runs at once, and those that run now.
+        rate: the messages that it publishes, or handles, a second; of the last seconds. None: not known.
         rests: whether it keeps a pause, with nothing in flight.
         queues: the lengths of a consumer's queue, its retry queues and its dead queue.
         sessions: the process ids of its sessions in the database.
@@ -85,6 +88,7 @@ class KnownWorker:
     skew: float | None
     places: int | None
     taken: int | None
+    rate: float | None
     rests: bool
     queues: Mapping[str, int]
     sessions: tuple[int, ...] = ()
@@ -164,6 +168,7 @@ class Presence:
 
     Attributes:
         taken: the number of its places that are taken now.
+        done: the number of messages that it has published, or handled, so far; None: it does neither.
         ahead: the time by which its machine's clock is ahead; None: not known.
     """
 
@@ -174,11 +179,13 @@ class Presence:
     exchange: str | None = None
     places: int | None = None
     taken: Callable[[], int | None] = lambda: None
+    done: Callable[[], int | None] = lambda: None
     ahead: Callable[[], timedelta | None] = lambda: None
     queues: Callable[[], Mapping[str, int]] = dict
     _id: str = field(default_factory=ids.new, init=False)
     _written: tuple[bool, Sequence[int]] | None = field(default=None, init=False)
     _due: float = field(default=0.0, init=False)
+    _counted: tuple[float, int | None, float | None] = field(default=(0.0, None, None), init=False)
     _is_refused: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -230,6 +237,19 @@ class Presence:
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
                 await connection.execute(statements.workers.delete_worker(), {"of": self._id})
 
+    def _rate(self) -> float | None:
+        """The messages a second since it was asked before; as then, if that was a moment ago."""
+        now, done = asyncio.get_running_loop().time(), self.done()
+        since, before, rate = self._counted
+        if done is None or before is None:
+            rate = None
+        elif now - since < RATE_SECONDS:
+            return rate
+        else:
+            rate = round(max(0, done - before) / (now - since), 2)
+        self._counted = now, done, rate
+        return rate
+
     def _row(self, rests: bool, sessions: Iterable[int]) -> dict[str, Any]:  # noqa: FBT001 - of `write` alone
         ahead = self.ahead()
         texts = {"name": self.name, "host": socket.gethostname(), "exchange": self.exchange}
@@ -243,6 +263,7 @@ class Presence:
             "skew": None if ahead is None else round(ahead.total_seconds(), 3),
             "places": self.places,
             "taken": self.taken(),
+            "rate": self._rate(),
             "rests": rests,
             "sessions": msgspec.json.encode([*sessions]).decode(),
             "queues": storable(msgspec.json.encode(self.queues()).decode()),

@@ -8,7 +8,7 @@ from sqlalchemy import Delete, Insert, Select, bindparam, delete, select
 from outboxkit.statements.dialects import insert_into, interval, statement_time
 from outboxkit.tables import worker
 
-_CHANGING = ("skew", "places", "taken", "rests", "sessions", "queues")
+_CHANGING = ("skew", "places", "taken", "rate", "rests", "sessions", "queues")
 """The columns that a worker writes each time; the others stay as they were at its start."""
 
 

@@ -63,6 +63,7 @@ worker = Table(
     Column("skew", Float, comment="seconds by which the clock of its machine is ahead; null: not known"),
     Column("places", Integer, comment="messages that a consumer handles at once; null: not known"),
     Column("taken", Integer, comment="those of its places in which a handler runs"),
+    Column("rate", Float, comment="messages that it publishes or handles a second; null: not known"),
     Column("rests", Boolean, nullable=False, server_default=false(), comment="it keeps a pause: nothing is in flight"),
     Column("sessions", Text, comment="process ids of its sessions in the database, as a JSON array"),
     Column("queues", Text, comment="lengths of the consumer's queues, as a JSON object"),

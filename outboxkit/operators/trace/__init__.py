@@ -13,12 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from outboxkit.database.engines import snapshot
 from outboxkit.database.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.errors.failures import first_line
-from outboxkit.operators.trace.message import MessageTrace, Trace, assemble
+from outboxkit.operators.trace.message import Caused, MessageTrace, Trace, assemble
 from outboxkit.operators.trace.reading import DatabaseRows, TraceQuery, read_messages, read_outcomes
 from outboxkit.runtime import urls
 from outboxkit.runtime.outage import what_is_away
 
-__all__ = ["MessageTrace", "Trace", "TraceQuery", "trace_messages"]
+__all__ = ["Caused", "MessageTrace", "Trace", "TraceQuery", "trace_messages"]
 
 T = TypeVar("T")
 

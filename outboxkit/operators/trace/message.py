@@ -91,6 +91,20 @@ class Trace:
     not_read: tuple[str, ...]
     unknown: tuple[str, ...]
 
+    @property
+    def tree(self) -> list[tuple[int, MessageTrace]]:
+        """Its messages with their depth: each below the one whose handler added it, if that is among them."""
+        known, children = {each.message_id for each in self.messages}, defaultdict[str | None, list[MessageTrace]](list)
+        for each in self.messages:
+            cause = each.causation_id
+            children[cause if cause in known - {each.message_id} else None].append(each)
+        rows, stack = list[tuple[int, MessageTrace]](), [(0, each) for each in reversed(children.pop(None, ()))]
+        while stack:
+            depth, one = stack.pop()
+            rows.append((depth, one))
+            stack += [(depth + 1, each) for each in reversed(children.pop(one.message_id, ()))]
+        return rows + [(0, each) for each in chain(*children.values())]  # foreign ones that caused each other
+
 
 @dataclass(slots=True)
 class _Part:

@@ -1,7 +1,7 @@
 """The row of a consumer at work, the lengths of its queues, and the messages that it tries again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from outboxkit.runtime import process
 from outboxkit.runtime.workers import Presence, read_workers
 from tests.integration.consumer.running_consumer import Ordered, Start, publish
 from tests.integration.operators.doctoring import one, role
+from tests.integration.relay.recording import Recorder, fill, relay, running
 from tests.support.pages import libpq
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -32,6 +33,10 @@ async def read(engine: Engine, reader: Callable[[Connection], T]) -> T:
             return reader(connection)
 
     return await asyncio.to_thread(reading)
+
+
+def rates(engine: Engine) -> Callable[[], Awaitable[list[float | None]]]:
+    return partial(read, engine, lambda connection: [each.rate for each in read_workers(connection)])
 
 
 def noted(engine: Engine) -> list[Any]:
@@ -65,6 +70,26 @@ async def test_a_row_tells_who_consumes_and_how_many_places_are_taken_and_how_lo
             may_end.set()  # else its end would wait for the handlers
         await consumer.reaches(processed=150)
     assert await read(pg_engine, read_workers) == (), "it deletes its row"
+
+
+async def test_a_row_tells_how_many_messages_a_second_are_handled(start: Start, pg_engine: Engine, broker: PlainClient):
+    @inbox_handler("Count")
+    async def count(session: AsyncSession, event: Ordered) -> None: ...
+
+    async with start(count) as consumer:
+        await eventually_async(rates(pg_engine), lambda found: found == [None])
+        await consumer.takes(range(100), processed=100)
+        (first,) = await eventually_async(rates(pg_engine), lambda found: found != [None])
+        assert 0 < (first or 0) < 100, "a rate is of more than a second"
+        await eventually_async(rates(pg_engine), lambda found: found == [0])
+
+
+async def test_a_row_tells_how_many_messages_a_second_are_published(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    async with running(relay(async_pg_engine, Recorder())):
+        await eventually_async(rates(pg_engine), lambda found: found == [None])
+        fill(pg_engine, 100, keys=1)
+        (first,) = await eventually_async(rates(pg_engine), lambda found: found != [None])
+        assert 0 < (first or 0) < 100, "a rate is of more than a second"
 
 
 async def test_a_message_that_failed_twice_is_known_until_it_is_handled(

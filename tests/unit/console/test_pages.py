@@ -183,6 +183,21 @@ async def test_what_strangers_have_written_stays_text(browser: Browser, engine: 
             assert not {"\u202e", "\x1b"} & set(answer.text)
 
 
+async def test_the_tree_of_causes_is_shown_with_a_message_and_for_a_correlation_id(browser: Browser, engine: Engine):
+    causes = {"order": None, "pay": "order", "ship": "order", "bill": "pay"}
+    rows = ({"message_id": id_, "causation_id": of, "correlation_id": "order"} for id_, of in causes.items())
+    add(engine, outbox, *rows, {"message_id": "aside", "causation_id": "pay", "correlation_id": "other"})
+    async with browser() as client:
+        one, all_ = [(await client.get(path)).text for path in ("/message?id=pay", "/search?q=other")]
+        alone = (await client.get("/message?id=unknown")).text
+    tree = re.findall(r"<tr><td>(?:<span[^>]*>(.*?)</span>)?<(?:a|strong)[^>]*>(\w+)<", one)
+    corner, inner = "└ ", "\u2003└ "
+    assert tree == [("", "order"), (corner, "pay"), (inner, "aside"), (inner, "bill"), (corner, "ship")]
+    assert '<strong class="id" aria-current="true">pay<' in one
+    assert ">aside</a>" in all_
+    assert "What caused it" not in alone
+
+
 async def test_payloads_need_their_right(browser: Browser, engine: Engine):
     content = {"payload": b'{"email": "ann@example"}', "headers": b'{"tenant": "acme"}'}
     add(engine, outbox, {"message_id": "m", "dedup": True} | content)

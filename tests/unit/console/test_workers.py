@@ -14,7 +14,7 @@ NOW = datetime.now(UTC)
 HOSTILE = "<script>alert(1)</script>"
 ROW: dict[str, Any] = {
     "kind": "consumer", "name": "billing", "release": "0.1.0", "host": "shop-1", "pid": 7, "started_at": NOW,
-    "seen_at": NOW + timedelta(hours=1), "places": 10, "taken": 4, "rests": False, "sessions": "[]",
+    "seen_at": NOW + timedelta(hours=1), "places": 10, "taken": 4, "rate": 1250.4, "rests": False, "sessions": "[]",
     "queues": '{"billing": 12}',
 }  # fmt: skip
 REQUEST: dict[str, Any] = {
@@ -39,7 +39,16 @@ async def test_workers_are_shown_by_what_they_work_on(browser: Browser, engine: 
     add(engine, pause, {"process": "relay", "name": "payments"} | terms)
     async with browser() as client:
         page = (await client.get("/workers")).text
-    shown = ("pid 7 on shop-1", "4 of 10", "45 s ahead", "rests", "amqp://rabbit", "12 messages", "queue statistics")
+    shown = (
+        "pid 7 on shop-1",
+        "4 of 10",
+        "1 250",
+        "45 s ahead",
+        "rests",
+        "amqp://rabbit",
+        "12 messages",
+        "queue statistics",
+    )
     assert [text for text in shown if text not in page] == []
     assert page.count("A SQLite file does not tell who uses it.") == 2
     assert "gone" not in page

@@ -101,6 +101,19 @@ def test_a_circle_of_causes_has_all_its_messages():
     found = assemble(TraceQuery(correlation_id="s"), [database(*circle)])
     assert [each.message_id for each in found.messages] == ["a", "b", "c"]
     assert [each.message_id for each in found.messages[0].caused] == ["b"]
+    assert [(depth, each.message_id) for depth, each in found.tree] == [(0, "a"), (0, "b"), (0, "c")]
+
+
+def test_a_tree_has_each_message_below_the_one_that_caused_it():
+    causes = {"a": None, "b": "a", "x": "unknown", "c": "b", "d": "a", "e": "x"}
+    rows = [
+        kept(id_, n, causation_id=cause, published_at=NOW + n * SECOND) for n, (id_, cause) in enumerate(causes.items())
+    ]
+    for row in rows:
+        row.correlation_id = "s"
+    found = assemble(TraceQuery(correlation_id="s"), [database(*rows)])
+    tree = [(depth, each.message_id) for depth, each in found.tree]
+    assert tree == [(0, "a"), (1, "b"), (2, "c"), (1, "d"), (0, "x"), (1, "e")]
 
 
 def test_a_message_that_only_the_inbox_knows():

@@ -404,6 +404,7 @@ CREATE TABLE outboxkit_worker (
     skew FLOAT,
     places INTEGER,
     taken INTEGER,
+    rate FLOAT,
     rests BOOLEAN DEFAULT false NOT NULL,
     sessions TEXT,
     queues TEXT,
@@ -423,6 +424,8 @@ COMMENT ON COLUMN outboxkit_worker.skew IS 'seconds by which the clock of its ma
 COMMENT ON COLUMN outboxkit_worker.places IS 'messages that a consumer handles at once; null: not known';
 
 COMMENT ON COLUMN outboxkit_worker.taken IS 'those of its places in which a handler runs';
+
+COMMENT ON COLUMN outboxkit_worker.rate IS 'messages that it publishes or handles a second; null: not known';
 
 COMMENT ON COLUMN outboxkit_worker.rests IS 'it keeps a pause: nothing is in flight';
 
