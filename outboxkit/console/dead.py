@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from starlette.responses import Response
 
@@ -13,6 +13,7 @@ from outboxkit.operators.messages import read_now
 from outboxkit.statements.dead import GROUP_COLUMNS
 
 ROWS = 50
+RESOLVED: dict[str | None, bool | Literal["only"]] = {None: False, "yes": True, "only": "only"}
 
 
 async def show_dead(visit: Visit) -> Response:
@@ -21,7 +22,7 @@ async def show_dead(visit: Visit) -> Response:
     selection = replace(
         asked_selection(visit, now),
         numbers=asked_numbers(visit),
-        resolved=visit.asked("resolved") == "yes",
+        resolved=RESOLVED[visit.choice("resolved", ("yes", "only"))],
         after=visit.place(tuple[datetime, int]),
     )
     letters, group = DeadLetters(visit.console.engine), visit.choice("group", GROUP_COLUMNS)

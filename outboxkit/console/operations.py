@@ -72,6 +72,8 @@ async def dead_plan(visit: Visit) -> Response:
         "dead_plan.html",
         survey=survey,
         count=survey.count if discards else survey.replayable,
+        filters={name: visit.asked(name) for name in FILTERS},
+        numbers=numbers,
         discards=discards,
         selection=msgspec.json.encode(selection).decode(),
         command=None if selection.same and not numbers else " ".join(_dead_command(visit, numbers, discards=discards)),

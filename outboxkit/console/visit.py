@@ -348,4 +348,4 @@ def render(request: Request, template: str, status: int, **context: Any) -> Resp
 
 def _query(query: Mapping[str, Any]) -> str:
     given = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"?{urlencode(given, errors='replace')}" if given else ""
+    return f"?{urlencode(given, doseq=True, errors='replace')}" if given else ""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -43,7 +43,7 @@ class Selection:
         since: dead at this time or later.
         after: behind this place of the list, which has the newest first.
         upto: not behind this place.
-        resolved: whether replayed and discarded ones are included.
+        resolved: whether replayed and discarded ones are included; `only`: they alone.
         same: pairs of a column of `GROUP_COLUMNS` and a number: in the group of `count_by` that has the dead letter of
             this number.
     """
@@ -61,7 +61,7 @@ class Selection:
     since: datetime | None = None
     after: LetterPlace | None = None
     upto: LetterPlace | None = None
-    resolved: bool = False
+    resolved: bool | Literal["only"] = False
     same: tuple[tuple[str, int], ...] = ()
 
 
@@ -308,6 +308,8 @@ def _are(selection: Selection) -> ColumnElement[bool]:
     conditions += [columns[name].concat(_EMPTY) == value for name, value in equal.items() if value is not None]
     if selection.error is not None:
         conditions.append(func.replace(columns.error, selection.error, "") != columns.error)
+    if selection.resolved == "only":
+        conditions.append(columns.resolution.is_not(None))
     if selection.resolved and selection.before is not None:
         conditions.append(columns.dead_at < selection.before)
     if selection.resolved and selection.since is not None:

@@ -84,6 +84,26 @@ async def test_resolved_ones_are_shown_with_who_resolved_them(browser: Browser, 
         page = (await client.get("/dead", params={"after": place, "resolved": "yes"})).text
         assert "bob" in page
         assert 'name="id" value="7"' not in page
+        overview = (await client.get("/")).text
+        assert ' href="/dead?resolved=only">1</a>' in overview
+        alone = (await client.get("/dead?resolved=only&newer=1d")).text
+        assert (alone.count("<tr><td>"), "bob" in alone) == (1, True)
+        assert (await client.get("/dead?resolved=all")).status_code == 400
+
+
+async def test_the_numbers_of_a_dry_run_lead_to_their_rows(browser: Browser, letters: Engine):
+    async with browser() as client:
+        for query in ("all=yes&newer=1d", "id=1&id=2&id=3"):
+            page = (await client.get(f"/dead/plan?action=discard&{query}")).text
+            links = re.findall(r'class="number" href="([^"]+)">(\d+)<', page)
+            assert links
+            for link, number in links:
+                shown, place = 0, link
+                while place:
+                    rows = (await client.get(html.unescape(place))).text
+                    shown += rows.count('name="id"')
+                    place = rows.partition('rel="next" href="')[2].partition('"')[0]
+                assert shown == int(number)
 
 
 async def test_a_page_reads_a_window_says_so_and_leads_on(
