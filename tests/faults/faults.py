@@ -166,8 +166,17 @@ def database_read_only(world: World, numbers: random.Random) -> Iterator[None]:
 def primary_lost(world: World, numbers: random.Random) -> Iterator[None]:
     """It never comes back, and its synchronous standby is promoted."""
     assert isinstance(world.database, Replicated), "it needs --standby"
-    world.database.fail_over()
+    world.database.fail_over(fenced=True)
     yield
+
+
+@contextmanager
+def primary_not_fenced(world: World, numbers: random.Random) -> Iterator[None]:
+    """Its standby is promoted, and it goes on with the sessions that it has; later it is lost, too."""
+    assert isinstance(world.database, Replicated), "it needs --standby"
+    old = world.database.fail_over(fenced=False)
+    yield
+    old.close()
 
 
 @contextmanager
@@ -187,6 +196,19 @@ def node_frozen(world: World, numbers: random.Random) -> Iterator[None]:
     node.pause()
     yield
     node.resume()
+
+
+@contextmanager
+def node_parted(world: World, numbers: random.Random) -> Iterator[None]:
+    """A node and the others do not reach each other, and its clients reach it. An operator restarts it afterwards."""
+    assert world.cluster is not None, "it needs --nodes"
+    node = numbers.choice(world.cluster.nodes)
+    others = [other.name for other in world.cluster.nodes if other is not node]
+    parted = " ".join(f"erlang:set_cookie('{name}', parted), erlang:disconnect_node('{name}')," for name in others)
+    node.execute("rabbitmqctl", "eval", f"{parted} ok.")
+    yield
+    node.kill()
+    node.start()
 
 
 @contextmanager
@@ -290,9 +312,9 @@ ALL = SHORT | _named(
     *(database_killed, broker_killed, network_silent, broker_out_of_memory, queue_full, connections_used_up),
     *(shards_changed, network_throttled, database_read_only, broker_out_of_disk, broker_password_changed),
 )
-CLUSTERED = _named(node_frozen, majority_lost, leaders_moved)
+CLUSTERED = _named(node_frozen, node_parted, majority_lost, leaders_moved)
 """Further ones, with three nodes of RabbitMQ."""
-REPLICATED = _named(primary_lost)
+REPLICATED = _named(primary_lost, primary_not_fenced)
 """Further ones, with a standby of PostgreSQL."""
 
 

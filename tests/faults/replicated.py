@@ -42,15 +42,21 @@ class Replicated:
         """PostgreSQL's immediate shutdown of the primary."""
         self._primary.kill()
 
-    def fail_over(self) -> None:
-        """Lose the primary for good, and promote the standby; it has a standby of its own then."""
+    def fail_over(self, *, fenced: bool) -> PrivatePostgresql:
+        """Promote the standby, which gets one of its own. Returns the old primary, which has ended if it is fenced.
+
+        One that is not fenced goes on with the sessions that it has, and its commits wait for a standby in vain.
+        """
         assert self._standby is not None, "it has not been started"
-        self._primary.close()
+        old = self._primary
+        if fenced:
+            old.close()
         self._primary, self._standby = self._standby, None
         self._execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()", "SELECT pg_promote()")
         self._wait_for(IS_STANDBY)
         self._front.lead_to(make_url(self._primary.url).port or 0)
         self._add_standby()
+        return old
 
     def close(self) -> None:
         """Kill both and remove what is theirs."""

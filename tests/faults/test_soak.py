@@ -1,12 +1,16 @@
 """Soaks of real processes under faults: a short one of a fixed seed, and by night one of minutes."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.faults.faults import SHORT
-from tests.faults.soak import Run, soak
+from tests.faults.replicated import Replicated
+from tests.faults.soak import Run, known, soak
 from tests.servers import OwnServer, Server
+from tests.servers.cluster import NODES, provide_cluster
+from tests.servers.postgresql import find_programs
 from tests.support.night import SEED
 
 
@@ -20,4 +24,19 @@ def test_a_short_soak_breaks_no_promise(own_postgresql: Server, own_rabbitmq: Ow
 @pytest.mark.night
 def test_a_soak_of_minutes_breaks_no_promise(own_postgresql: Server, own_rabbitmq: OwnServer, tmp_path: Path):
     report = soak(own_postgresql, own_rabbitmq, tmp_path, Run(seed=SEED, seconds=150))
+    assert not report.verdicts, report
+
+
+@pytest.mark.night
+def test_a_soak_of_a_cluster_a_standby_and_a_pooler_breaks_no_promise(tmp_path: Path):
+    programs = find_programs()
+    assert programs is not None, "it needs PostgreSQL's programs on this machine"
+    with ExitStack() as servers:
+        database, broker = Replicated(programs), provide_cluster()
+        for server in (database, broker):
+            servers.callback(server.close)
+            server.start()
+        names = known(nodes=NODES, standby=True)
+        run = Run(seed=SEED, seconds=150, names=names, nodes=NODES, pooler=True, standby=True)
+        report = soak(database, broker, tmp_path, run)
     assert not report.verdicts, report

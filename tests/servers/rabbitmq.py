@@ -102,6 +102,7 @@ class PrivateRabbitmq:
         self._formation = formation or Formation((port,), epmd_port)
         self._member = member
         self._port = self._formation.ports[member]
+        self.name = _name(self._port)
         self.url = _url("127.0.0.1", self._port, self._formation.password)
         self.tls_url = f"amqps://localhost:{self._tls_port}/"
         self._epmd: Process | None = None
@@ -220,7 +221,7 @@ class PrivateRabbitmq:
     def _environment(self) -> dict[str, str]:
         folder = self._home.folder
         return {
-            "RABBITMQ_NODENAME": _name(self._port),
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self._port),
             "RABBITMQ_DIST_PORT": str(self._distribution_port),

@@ -76,9 +76,8 @@ class TcpProxy:
             connection.close()
 
     def lead_to(self, port: int) -> None:
-        """Lead to another server of the same host from now on; the connections that were open have ended."""
+        """Lead new connections to another server of the same host; those that are open stay where they are."""
         self._target = (self._target[0], port)
-        self.cut()
 
     def reset_after(self, count: int | None) -> None:
         """The connection whose byte is this one from now, of all that pass, ends behind it; None: none does."""

@@ -263,13 +263,13 @@ def test_the_tables_page_is_of_this_version() -> None:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
-    """Or from the table of decisions or of the API, which are."""
+    """Or from the table of the API, which is. Decisions are a folder by number, and in the menu of the site."""
     linked = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text()))
-    for folder, table in (("decisions", "decisions/README.md"), ("reference", "reference/api.md")):
-        text = (ROOT / "docs" / table).read_text()
-        linked |= {f"{folder}/{name}" for name in re.findall(r"\]\(([^)#]+)", text)}
+    linked |= {
+        f"reference/{name}" for name in re.findall(r"\]\(([^)#]+)", (ROOT / "docs/reference/api.md").read_text())
+    }
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
-    assert pages <= linked
+    assert {page for page in pages if not page.startswith("decisions/0")} <= linked
 
 
 def test_the_changelog_has_this_version() -> None:
