@@ -122,6 +122,14 @@ async def served(app: Any) -> AsyncIterator[str]:
             await running
 
 
+async def log_in(page: Page) -> None:
+    """Log in, and come to the first page."""
+    await page.goto("/")
+    await page.get_by_label("Token").fill(TOKEN)
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
 @asynccontextmanager
 async def logged_in(
     chromium: Browser, database_url: str, *may: ConsoleRight, **options: Any
@@ -131,10 +139,7 @@ async def logged_in(
     async with served(console(database_url, access=access)) as url:
         context = await chromium.new_context(base_url=url, **options)
         page = await context.new_page()
-        await page.goto("/")
-        await page.get_by_label("Token").fill(TOKEN)
-        await page.get_by_role("button", name="Log in").click()
-        await page.wait_for_url(f"{url}/")
+        await log_in(page)
         await page.close()
         yield context
         await context.close()
