@@ -1,13 +1,16 @@
 """The features that can meet on the way of a message, and the scenarios in which each pair of them does."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import combinations, product
 
 FEATURES: Mapping[str, Sequence[str]] = {
     "body": ("plain", "compressed", "renamed", "foreign"),
-    "added by": ("a session", "a request that is repeated", "a handler", "a stranger"),
+    "added by": ("a session", "a request that is repeated", "a handler", "an answer", "a stranger"),
     "due": ("at once", "later"),
+    "expires": ("never", "in an hour"),
     "handler": ("async", "thread", "batch", "ordered", "shards"),
+    "calls": ("nobody", "an API once"),
     "first attempt": ("succeeds", "fails", "is rejected"),
     "copies": ("one", "published twice", "kept and replayed"),
     "queue": ("running", "paused at first"),
@@ -28,11 +31,13 @@ IMPOSSIBLE: Mapping[frozenset[Feature], str] = {
         frozenset({("body", body), ("added by", STRANGER)}): "what a stranger sends is the foreign message"
         for body in ("compressed", "renamed", "plain")
     },
+    frozenset({("body", "compressed"), ("added by", "an answer")}): "an answer is stored as it came",
     **{
         frozenset({(kind, "foreign" if kind == "body" else STRANGER), other}): why
         for kind in ("body", "added by")
         for other, why in (
             (("due", "later"), "the delay is one of the outbox"),
+            (("expires", "in an hour"), "so is the end of its time"),
             (("copies", "kept and replayed"), "only what a relay publishes is kept"),
         )
     },
@@ -54,8 +59,9 @@ empty, and an ordered handler has kept the order of each key. By night random sc
 
 ## The scenarios
 
-What is not named is the first of its kind: a plain body, added by a session, due at once, an `async def` handler, whose
-first attempt succeeds, one copy, a running queue.
+What is not named is the first of its kind: a plain body, added by a session, due at once, that never expires, an
+`async def` handler, which calls nobody and whose first attempt succeeds, one copy, a running queue. *An answer* is
+that of an HTTP destination.
 
 {listed}
 
@@ -67,15 +73,16 @@ first attempt succeeds, one copy, a running queue.
 """
 
 
-def scenarios() -> list[Scenario]:
+@cache
+def scenarios() -> Sequence[Scenario]:
     """A few scenarios in which every pair that can meet does; always the same ones."""
-    every = possible()
-    missing = set().union(*map(pairs_of, every))
+    every = [(scenario, pairs_of(scenario)) for scenario in possible()]
+    missing = set().union(*(pairs for _, pairs in every))
     chosen = list[Scenario]()
     while missing:
-        best = max(every, key=lambda scenario: len(pairs_of(scenario) & missing))
+        best, pairs = max(every, key=lambda each: len(each[1] & missing))
         chosen.append(best)
-        missing -= pairs_of(best)
+        missing -= pairs
     return chosen
 
 

@@ -28,6 +28,8 @@ async def test_each_message_has_one_effect(
     assert sorted(world.effects()) == list(range(MESSAGES))
     assert len(world.ids()) == MESSAGES
     assert world.left() == (0, 0)
+    is_called = scenario["calls"] != "nobody"
+    assert world.calls == dict.fromkeys(range(MESSAGES * is_called), 1)
     is_first_enough = scenario["first attempt"] == "succeeds"
     assert all((called == 1) == is_first_enough for called in world.attempts.values())
     if scenario["handler"] in ("ordered", "shards") and scenario["first attempt"] != "is rejected":

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import httpx
 from fastapi import Depends, FastAPI
 from sqlalchemy import BigInteger, Engine, create_engine, func, select
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from outboxkit import Message, Reject, event, inbox, inbox_handler, outbox, tables
+from outboxkit import Message, Reject, effects, event, inbox, inbox_handler, outbox, tables
 from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from outboxkit.operators.deadletters import DeadLetters, Selection
 from outboxkit.operators.deadletters.resolving import Resolved
@@ -22,6 +23,7 @@ from outboxkit.operators.pausing import pause_process, resume_process
 from outboxkit.operators.replay import Replayed, Replayer, ReplaySelection
 from outboxkit.runtime import compose, process, settings
 from tests.pairs.features import Scenario
+from tests.support.http_destination import Call, Destination, Say, say
 from tests.support.plain_client import PlainClient, keyed
 from tests.support.polling import eventually_async
 
@@ -76,6 +78,19 @@ class Asked:
     number: int
 
 
+@event("PairCharge", destination="pairs", reply="PairHappened")
+@dataclass(frozen=True)
+class Charge:
+    number: int
+
+
+@event("PairChargeOld", destination="pairs", reply="PairOld")
+@dataclass(frozen=True)
+class ChargeOld:
+    number: int
+
+
+CHARGES: dict[str, type[Any]] = {"plain": Charge, "renamed": ChargeOld}
 SENT: dict[str, type[Any]] = {"plain": Happened, "compressed": Packed, "renamed": Old, "foreign": Happened}
 HANDLED = SENT | {"renamed": Renamed}
 
@@ -86,6 +101,7 @@ class World:
 
     Attributes:
         attempts: how often the handler was called for each number, whatever became of it.
+        calls: how often the API was called for each number.
         is_mended: whether the handler has stopped to reject.
     """
 
@@ -95,6 +111,7 @@ class World:
     engine: Engine
     async_engine: AsyncEngine
     attempts: Counter[int] = field(default_factory=Counter)
+    calls: Counter[int] = field(default_factory=Counter)
     is_mended: bool = False
 
     async def play(self) -> None:
@@ -155,14 +172,17 @@ class World:
             "a session": self._add_in_session,
             "a request that is repeated": self._add_by_requests,
             "a handler": self._ask_handler,
+            "an answer": self._ask_destination,
             "a stranger": self._send_foreign,
         }
         adding = ways[self.scenario["added by"]]
         await (adding() if asyncio.iscoroutinefunction(adding) else asyncio.to_thread(adding))
 
-    def add(self, session: Session, number: int) -> None:
-        later = {"deliver_at": datetime.now(UTC) + SHORTLY} if self.scenario["due"] == "later" else {}
-        outbox.add(session, SENT[self.scenario["body"]](number), key=key_of(number), **later)
+    def add(self, session: Session, number: int, events: dict[str, type[Any]] = SENT) -> None:
+        options = {"deliver_at": datetime.now(UTC) + SHORTLY} if self.scenario["due"] == "later" else {}
+        if self.scenario["expires"] != "never":
+            options["expires_at"] = datetime.now(UTC) + timedelta(hours=1)
+        outbox.add(session, events[self.scenario["body"]](number), key=key_of(number), **options)
 
     def _add_in_session(self) -> None:
         with Session(self.engine) as session, session.begin():
@@ -206,6 +226,22 @@ class World:
                 outbox.add(session, Asked(number), key=key_of(number))
         await self._publish()
         await self._drain(chosen, ask)
+
+    async def _ask_destination(self) -> None:
+        def answer(call: Call) -> Say:
+            number = json.loads(call.body)["number"]
+            return say(200, json.dumps({"number": number, "pad": PAD}).encode(), content_type="application/json")
+
+        async def are_asked() -> bool:
+            async with compose.relay(self._settings(destination="pairs", broker_url=there.url)) as relay:
+                await relay.drain(asyncio.Event())
+            return len(there.calls) == MESSAGES
+
+        with Session(self.engine) as session, session.begin():
+            for number in range(MESSAGES):
+                self.add(session, number, CHARGES)
+        async with Destination(answer) as there:
+            await eventually_async(are_asked, bool)
 
     def _send_foreign(self) -> None:
         for number in range(MESSAGES):
@@ -278,10 +314,20 @@ class World:
             if self.scenario["first attempt"] == "is rejected" and not self.is_mended:
                 raise Reject("it is rejected until it is mended")
 
+        calls = self.scenario["calls"] != "nobody"
+
         async def handle(session: AsyncSession, event: Any, message: Message) -> None:
+            async def call() -> None:
+                self.calls[event.number] += 1
+
+            if calls:
+                await effects.once(async_sessionmaker(self.async_engine), call=call, on_unknown="skip")
             await session.run_sync(act, event, message)
 
         def handle_plainly(session: Session, event: Any, message: Message) -> None:
+            if calls:
+                count = partial(self.calls.update, [event.number])
+                effects.once(sessionmaker(self.engine), call=count, on_unknown="skip")
             act(session, event, message)
 
         function: Any = handle_plainly if kind == "thread" else handle
