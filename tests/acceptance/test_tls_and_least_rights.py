@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -36,10 +37,14 @@ class Guarded(NamedTuple):
 
     Attributes:
         deployment: as the administrator sees it.
+        certificates: of the servers and processes.
+        broker: the node.
         urls: the URLs of database and broker with the certificate of this process.
     """
 
     deployment: Deployment
+    certificates: Certificates
+    broker: rabbitmq.PrivateRabbitmq
     urls: dict[str, tuple[str, str]]
 
     def run(self, process: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +87,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         make_roles(database)
         make_users(broker)
         urls = {name: urls_of(name, database, broker.tls_url, certificates) for name in ROLES}
-        yield Guarded(deployment, urls)
+        yield Guarded(deployment, certificates, broker, urls)
         deployment.close()
         client.disconnect()
     finally:
@@ -148,6 +153,35 @@ def test_every_process_does_its_work_with_a_certificate_and_its_own_rights(guard
     assert guarded.deployment.effects() == dict.fromkeys(kept, 1)
     status = guarded.run("operator", "status")
     assert (status.returncode, "HandleOrderConfirmed" in status.stdout) == (0, True), status.stdout + status.stderr
+
+
+@pytest.mark.night
+def test_a_certificate_that_has_expired_is_an_outage_until_there_is_another_one(guarded: Guarded):
+    """The new one has the name of the old file, and no process is started again."""
+    declared = guarded.run("billing", "consume", HANDLERS, "--drain")
+    assert declared.returncode == 0, declared.stderr
+    ends = datetime.now(UTC) + timedelta(seconds=15)
+    guarded.certificates.client("relay", ends=ends)
+    relay = guarded.start("relay", "relay")
+    relay.wait_for("relay started")
+    before = shop.take_orders(guarded.deployment.engine, range(101, 104))
+    guarded.deployment.wait_for_empty_outbox()
+    eventually(lambda: datetime.now(UTC) > ends)
+    url = guarded.deployment.environment["OUTBOXKIT_DATABASE_URL"]
+    with psycopg.connect(libpq(url), autocommit=True) as administrator:
+        administrator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'relay'")
+    guarded.broker.execute("rabbitmqctl", "close_all_user_connections", "relay", "the certificate has expired")
+    after = shop.take_orders(guarded.deployment.engine, range(104, 107))
+    relay.assert_away("database", "terminating connection")
+    relay.assert_away("broker", "expired", "reset by peer")
+    assert "certificate expired" in relay.wait_for("the query for a pause failed")["error"]
+    assert len(guarded.deployment.outbox_rows()) == len(after)
+    guarded.certificates.client("relay")
+    guarded.deployment.wait_for_empty_outbox()
+    assert relay.stop() == 0
+    assert guarded.run("billing", "consume", HANDLERS, "--drain").returncode == 0
+    effects = guarded.deployment.effects()
+    assert {order: effects[order] for order in before | after} == dict.fromkeys(before | after, 1)
 
 
 @pytest.mark.night

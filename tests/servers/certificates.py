@@ -1,5 +1,6 @@
 """An authority of the tests' own, the certificate of its servers on this machine, and those of their clients."""
 
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -28,9 +29,9 @@ class Certificates:
         home.write("server.pem", chain)
         home.write("server.key", self._server.private_key_pem.bytes().decode())
 
-    def client(self, name: str) -> tuple[Path, Path]:
-        """The files of a client's certificate and key; its common name is the role, or the user."""
-        issued = self._authority.issue_cert(f"{name}@localhost", common_name=name)
+    def client(self, name: str, *, ends: datetime | None = None) -> tuple[Path, Path]:
+        """The files of a client's new certificate and key; its common name is the role, or the user."""
+        issued = self._authority.issue_cert(f"{name}@localhost", common_name=name, not_after=ends)
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         issued.cert_chain_pems[0].write_to_path(certificate)
         issued.private_key_pem.write_to_path(key)
