@@ -16,7 +16,7 @@ NAMES = ("retry-after", "content-type", "content-encoding", "location")
 VALUES = ("application/problem+json", "identity", "9" * 5000, "-1", "Wed, 21 Oct 2099 07:28:00 +2400", "\x00")
 
 
-@settings(max_examples=by_night(20_000, else_=200))
+@settings(max_examples=by_night(5000, else_=200))
 @given(st.randoms(use_true_random=False))
 def test_any_answer_has_a_receipt(chance: random.Random):
     grammar = Grammar(chance)

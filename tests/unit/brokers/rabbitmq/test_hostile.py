@@ -24,7 +24,7 @@ from outboxkit.message import LAST_MOMENT
 from tests.support.grammar import Grammar, short, sized
 from tests.support.night import by_night
 
-MANY = settings(max_examples=by_night(20_000, else_=150))
+MANY = settings(max_examples=by_night(5000, else_=150))
 RANDOM = st.randoms(use_true_random=False)
 ROOM = 131_064
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
