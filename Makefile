@@ -12,7 +12,7 @@ COVERED := tests/unit tests/integration tests/acceptance/test_processes.py tests
 ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
-AT_NIGHT = OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(WORKERS)
+AT_NIGHT = OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest -o faulthandler_timeout=1800 --hypothesis-seed=$(SEED) $(WORKERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo docs dist matrix model mutation soak test test-all test-lowest coverage bench check format lock clean
