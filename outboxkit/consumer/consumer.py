@@ -156,7 +156,7 @@ class Consumer:
         presence = Presence(
             *(engine, CONSUMER, queue, subscriber.address, subscriber.exchange, self._concurrency.transactions),
             taken=reports.runs.count,
-            done=lambda: reports.outcomes[Outcome.PROCESSED],
+            done=lambda: self.handled,
             ahead=lambda: database_clock.ahead,
             queues=lambda: self._lengths,
         )
@@ -184,6 +184,11 @@ class Consumer:
         self._held = keys
         if self._dispatcher is not None:
             self._dispatcher.hold(keys)
+
+    @property
+    def handled(self) -> int:
+        """The number of messages that it has handled so far, each counted once for all its handlers."""
+        return self._reports.messages
 
     @property
     def paused(self) -> Pause | None:

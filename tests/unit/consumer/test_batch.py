@@ -60,6 +60,15 @@ async def test_a_batch_is_one_transaction_in_the_order_of_arrival(bench: Bench):
     assert not bench.subscriber.unacked
 
 
+async def test_a_message_is_handled_once_however_many_handlers_it_has(bench: Bench):
+    @inbox_handler("Other", batch=True)
+    def other(session: Session, event: OrderConfirmed) -> None: ...
+
+    bench.put(*map(order, range(50)))
+    consumer = await bench.run_until_settled(together, other)
+    assert (consumer.outcomes, consumer.handled) == ({Outcome.PROCESSED: 100}, 50)
+
+
 async def test_no_batch_is_larger_than_allowed(bench: Bench):
     bench.put(*map(order, range(50)))
     assert await drained(bench, together, concurrency=Concurrency(2, batch=20)) == ({Outcome.PROCESSED: 50}, 3)

@@ -73,7 +73,17 @@ async def test_a_failing_handler_does_not_repeat_the_others(bench: Bench):
     bench.put(message())
     consumer = await bench.run_until_settled(work, flaky.handler)
     assert consumer.outcomes == {Outcome.PROCESSED: 2, Outcome.RETRIED: 2, Outcome.DUPLICATE: 2}
+    assert consumer.handled == 2, "once when the first handler has, and once after the retry"
     assert len(bench.rows(effects)) == 2
+
+
+async def test_a_message_is_handled_once_however_many_handlers_it_has(bench: Bench):
+    @inbox_handler("Other")
+    async def other(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    bench.put(message())
+    consumer = await bench.run_until_settled(work, other)
+    assert (consumer.outcomes, consumer.handled) == ({Outcome.PROCESSED: 2}, 1)
 
 
 async def test_a_dead_handler_beside_a_retried_one_is_buried_once(bench: Bench):
