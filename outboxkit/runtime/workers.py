@@ -68,7 +68,7 @@ class KnownWorker:
         started_at, seen_at: by the database's clock.
         skew: the seconds by which its machine's clock is ahead; None: not known.
         places, taken: of a consumer: the transactions that it runs at once, and those that run now.
-        rate: the messages that it publishes, or handles, a second; of the last seconds. None: not known.
+        rate: the messages that it publishes, or handles, a second; of the last seconds. None: not known, or silent.
         rests: whether it keeps a pause, with nothing in flight.
         queues: the lengths of a consumer's queue, its retry queues and its dead queue.
         sessions: the process ids of its sessions in the database.
@@ -123,7 +123,9 @@ def _worker(row: Row[Any], now: datetime) -> KnownWorker:
     own["sessions"] = _read(row.sessions, tuple[int, ...]) or ()
     own["queues"] = _read(row.queues, dict[str, int]) or {}
     own["age_seconds"] = (now - row.started_at).total_seconds()
-    return KnownWorker(**own, silent_seconds=silence.total_seconds() if silence > GONE_AFTER else None)
+    if silence <= GONE_AFTER:
+        return KnownWorker(**own)
+    return KnownWorker(**own | {"rate": None}, silent_seconds=silence.total_seconds())
 
 
 def _read(text: str | None, kind: Any) -> Any:

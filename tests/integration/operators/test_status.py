@@ -52,9 +52,9 @@ def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgr
 
 WORKER = """
     INSERT INTO outboxkit_worker (id, kind, name, release, host, pid, exchange, started_at, seen_at, skew, sessions,
-                                  places, taken, queues)
+                                  places, taken, rate, queues)
     VALUES (:id, 'relay', 'default', '0.1', 'shop-1', 7, :exchange, now() - interval '1 h', now() - :ago, :skew,
-            :sessions, 8, 8, '{"billing": 32}')
+            :sessions, 8, 8, 12.5, '{"billing": 32}')
 """
 HERE_NOW = {"id": "1", "exchange": "outboxkit", "ago": timedelta(), "skew": 0.0, "sessions": "[]"}
 
@@ -73,6 +73,7 @@ def test_workers_are_those_seen_lately_or_still_connected(
         found = examining(postgresql_url, read_status, limits=LIMITS)
     assert found.figures is not None
     assert sorted(each.silent_seconds is None for each in found.figures.workers) == [False, True]
+    assert {(each.silent_seconds is None, each.rate) for each in found.figures.workers} == {(True, 12.5), (False, None)}
     assert len(found.figures.workers) == 2
     assert found.figures.workers[0].queues == {"billing": 32}
     assert [each.code for each in found.advice if each.code == "worker-silent"] == ["worker-silent"]
