@@ -1,6 +1,7 @@
 """Messages: a list with filters, one with its way and what is in it, the search, and keys that wait."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, get_args
 
@@ -86,6 +87,7 @@ async def message(visit: Visit) -> Response:
         if visit.may("payload"):
             failures = [each for each in await dead.read(chosen, limit=MOST_TRACEBACKS) if each.traceback]
     one = next(iter(trace.messages), None)
+    tree, flow = ((), None) if one is None else await _tree(visit, one)
     shown: dict[str, Any] = {}
     if content is not None:
         redaction = visit.console.redaction
@@ -96,7 +98,8 @@ async def message(visit: Visit) -> Response:
         asked=id_,
         trace=trace,
         one=one,
-        tree=() if one is None else await _tree(visit, one),
+        tree=tree,
+        flow=flow,
         content=content,
         letters=letters,
         failures=failures,
@@ -104,19 +107,19 @@ async def message(visit: Visit) -> Response:
     )
 
 
-async def _tree(visit: Visit, one: MessageTrace) -> Sequence[tuple[int, MessageTrace | Caused]]:
-    """The tree of causes that a message is in, with the depth of each; empty if it is alone."""
+async def _tree(visit: Visit, one: MessageTrace) -> tuple[Sequence[tuple[int, MessageTrace | Caused]], Trace | None]:
+    """The tree of causes that a message is in, with the depth of each, and the trace that it is of."""
     if not one.caused and not one.causation_id:
-        return ()
-    flow = TraceQuery(correlation_id=one.correlation_id or one.message_id, limit=MOST_OF_TREE)
-    rows = list[tuple[int, MessageTrace | Caused]]()
-    tree = (await _trace(visit, flow)).tree
-    known = {each.message_id for _, each in tree}
-    for depth, each in tree:
+        return (), None
+    flow = await _trace(visit, TraceQuery(correlation_id=one.correlation_id or one.message_id, limit=MOST_OF_TREE))
+    rows, known = list[tuple[int, MessageTrace | Caused]](), {each.message_id for each in flow.messages}
+    if one.message_id not in known:  # of a large flow the oldest are shown, and this one
+        flow = replace(flow, messages=(*flow.messages, one))
+    for depth, each in flow.tree:
         rows.append((depth, each))
         if each.message_id == one.message_id:
-            rows += [(depth + 1, child) for child in one.caused if child.message_id not in known]  # of other flows
-    return rows
+            rows += [(depth + 1, child) for child in one.caused if child.message_id not in known]  # not shown else
+    return rows, flow
 
 
 async def search(visit: Visit) -> Response:

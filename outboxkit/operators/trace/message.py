@@ -97,7 +97,7 @@ class Trace:
         known, children = {each.message_id for each in self.messages}, defaultdict[str | None, list[MessageTrace]](list)
         for each in self.messages:
             cause = each.causation_id
-            children[cause if cause in known - {each.message_id} else None].append(each)
+            children[cause if cause in known and cause != each.message_id else None].append(each)
         rows, stack = list[tuple[int, MessageTrace]](), [(0, each) for each in reversed(children.pop(None, ()))]
         while stack:
             depth, one = stack.pop()

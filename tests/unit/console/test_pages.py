@@ -186,16 +186,31 @@ async def test_what_strangers_have_written_stays_text(browser: Browser, engine: 
 async def test_the_tree_of_causes_is_shown_with_a_message_and_for_a_correlation_id(browser: Browser, engine: Engine):
     causes = {"order": None, "pay": "order", "ship": "order", "bill": "pay"}
     rows = ({"message_id": id_, "causation_id": of, "correlation_id": "order"} for id_, of in causes.items())
-    add(engine, outbox, *rows, {"message_id": "aside", "causation_id": "pay", "correlation_id": "other"})
+    lone = {"message_id": "lone", "causation_id": "lone", "correlation_id": None}  # foreign: it caused itself
+    add(engine, outbox, *rows, {"message_id": "aside", "causation_id": "pay", "correlation_id": "other"}, lone)
     async with browser() as client:
         one, all_ = [(await client.get(path)).text for path in ("/message?id=pay", "/search?q=other")]
-        alone = (await client.get("/message?id=unknown")).text
+        alone = (await client.get("/message?id=lone")).text
     tree = re.findall(r"<tr><td>(?:<span[^>]*>(.*?)</span>)?<(?:a|strong)[^>]*>(\w+)<", one)
     corner, inner = "└ ", "\u2003└ "
     assert tree == [("", "order"), (corner, "pay"), (inner, "aside"), (inner, "bill"), (corner, "ship")]
     assert '<strong class="id" aria-current="true">pay<' in one
     assert ">aside</a>" in all_
     assert "What caused it" not in alone
+
+
+async def test_a_message_is_in_the_tree_of_a_large_flow_with_what_it_caused(
+    browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outboxkit.console.messages.MOST_OF_TREE", 3)
+    causes = {"order": None} | dict.fromkeys(("a", "b", "c", "pay"), "order") | {"bill": "pay"}
+    rows = ({"message_id": id_, "causation_id": of, "correlation_id": "order"} for id_, of in causes.items())
+    add(engine, outbox, *(row | {"created_at": NOW + timedelta(seconds=n)} for n, row in enumerate(rows)))
+    async with browser() as client:
+        page = (await client.get("/message?id=pay")).text
+    tree = page.partition('id="tree"')[2].partition("</section>")[0]
+    assert re.findall(r"(?:└ </span>)?<(?:a|strong)[^>]*>(\w+)<", tree) == ["order", "a", "b", "pay", "bill"]
+    assert "further messages are not shown" in tree
 
 
 async def test_payloads_need_their_right(browser: Browser, engine: Engine):
