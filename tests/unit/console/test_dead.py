@@ -88,10 +88,18 @@ async def test_resolved_ones_are_shown_with_who_resolved_them(browser: Browser, 
         assert ' href="/dead?resolved=only">1</a>' in overview
         alone = (await client.get("/dead?resolved=only&newer=1d")).text
         assert (alone.count("<tr><td>"), "bob" in alone) == (1, True)
+        assert "Replay the chosen ones" not in alone
         assert (await client.get("/dead?resolved=all")).status_code == 400
 
 
+async def test_without_a_resolved_one_the_open_ones_are_not_denied(browser: Browser, letters: Engine):
+    async with browser() as client:
+        page = (await client.get("/dead?resolved=only")).text
+    assert "No dead letter matches." in page
+
+
 async def test_the_numbers_of_a_dry_run_lead_to_their_rows(browser: Browser, letters: Engine):
+    fill(letters, [letter("blank", type=" A"), letter("empty", type="")])  # no filter finds these
     async with browser() as client:
         for query in ("all=yes&newer=1d", "id=1&id=2&id=3"):
             page = (await client.get(f"/dead/plan?action=discard&{query}")).text
