@@ -19,7 +19,7 @@ from outboxkit.inbox.wiring import load_module
 from outboxkit.operators import schemas
 
 Modules = Annotated[
-    list[str], typer.Argument(metavar="MODULE...", help="Modules with events and handlers, e.g. shop.handlers.")
+    list[str], typer.Argument(metavar="MODULE", help="Modules with events and handlers, e.g. shop.handlers.")
 ]
 Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the committed schemas.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite schemas although a change breaks consumers.")]

@@ -22,7 +22,7 @@ from outboxkit.runtime.settings import Settings
 
 STOPPED = "stopped before the end"
 
-Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with handlers, e.g. shop.handlers.")]
+Modules = Annotated[list[str], typer.Argument(metavar="MODULE", help="Modules with handlers, e.g. shop.handlers.")]
 Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
 Processes = Annotated[
     int, typer.Option("--processes", metavar="NUMBER", min=1, max=64, help="Do the work in so many processes.")

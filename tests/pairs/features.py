@@ -23,22 +23,22 @@ Scenario = Mapping[str, str]
 STRANGER = "a stranger"
 IMPOSSIBLE: Mapping[frozenset[Feature], str] = {
     **{
-        frozenset({("body", "foreign"), ("added by", way)}): "a foreign message has not been in an outbox"
+        frozenset({("body", "foreign"), ("added by", way)}): "A foreign message has not been in an outbox"
         for way in FEATURES["added by"]
         if way != STRANGER
     },
     **{
-        frozenset({("body", body), ("added by", STRANGER)}): "what a stranger sends is the foreign message"
+        frozenset({("body", body), ("added by", STRANGER)}): "Only a foreign message is added by a stranger"
         for body in ("compressed", "renamed", "plain")
     },
-    frozenset({("body", "compressed"), ("added by", "an answer")}): "an answer is stored as it came",
+    frozenset({("body", "compressed"), ("added by", "an answer")}): "An answer is stored as it came",
     **{
         frozenset({(kind, "foreign" if kind == "body" else STRANGER), other}): why
         for kind in ("body", "added by")
         for other, why in (
-            (("due", "later"), "the delay is one of the outbox"),
-            (("expires", "in an hour"), "so is the end of its time"),
-            (("copies", "kept and replayed"), "only what a relay publishes is kept"),
+            (("due", "later"), "Only the outbox delays a message"),
+            (("expires", "in an hour"), "Only an outbox row has an end of its time"),
+            (("copies", "kept and replayed"), "Only messages that a relay published are kept"),
         )
     },
 }
@@ -47,21 +47,23 @@ IMPOSSIBLE: Mapping[frozenset[Feature], str] = {
 
 PAGE = """# Where two features meet
 
-Each feature has tests of its own. What they miss are defects where two features meet: a compressed payload and a
-retry, a renamed event and a replay. So each pair of the features below meets in [a
-scenario](../../tests/pairs/test_pairs.py) on PostgreSQL and RabbitMQ, with relay and consumer as the commands run them.
+Each feature has tests of its own. They miss defects where two features meet, such as a compressed payload and a
+retry. So each pair of the features below meets in [a scenario](../../tests/pairs/test_pairs.py) on PostgreSQL and
+RabbitMQ, with relay and consumer as the commands run them.
 Four messages of two keys are added, published and handled. Then each has had one effect, outbox and dead letters are
 empty, and an ordered handler has kept the order of each key. By night random scenarios run, too.
 
-## The number of a scenario for each pair
+## A scenario for each pair
+
+The numbers are those of [the scenarios](#the-scenarios) below.
 
 {table}
 
 ## The scenarios
 
-What is not named is the first of its kind: a plain body, added by a session, due at once, that never expires, an
-`async def` handler, which calls nobody and whose first attempt succeeds, one copy, a running queue. *An answer* is
-that of an HTTP destination.
+A feature that is not named is the first of its kind: a plain body, added by a session, due at once, that never
+expires, an `async def` handler, which calls nobody and whose first attempt succeeds, one copy, a running queue. *An
+answer* is that of an HTTP destination.
 
 {listed}
 
@@ -112,9 +114,11 @@ def page() -> str:
         for way in FEATURES[kind]:
             cells = [_cell((kind, way), other, numbered) for other in kinds[place + 1 :]]
             rows.append([f"**{way}**", *[""] * place, *cells])
-    reasons = sorted({(" and ".join(sorted(way for _, way in pair)), why) for pair, why in IMPOSSIBLE.items()})
+    alike: dict[str, list[str]] = {}
+    for pair, why in IMPOSSIBLE.items():
+        alike.setdefault(why, []).append(f"*{' and '.join(sorted(way for _, way in pair))}*")
     listed = "\n".join(f"{number}. {name_of(scenario)}" for number, scenario in numbered)
-    impossible = "\n".join(f"* *{pair}*: {why}." for pair, why in reasons)
+    impossible = "\n".join(f"* {why}: {', '.join(pairs)}" for why, pairs in alike.items())
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return PAGE.format(table=table, listed=listed, impossible=impossible)
 

@@ -1,5 +1,6 @@
 """Every command: its help, its errors in one line, its exit codes."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def test_every_command_has_help_with_an_example(run: Run, command: str):
     assert (ended.code, ended.err) == (0, "")
     assert "Example:" in ended.out
     assert f"outboxkit {command}" in ended.out.partition("Example:")[2]
+    assert not re.search(r"\.\.\.\W*\.\.\.", ended.out), "an argument that may be repeated has its dots once"
 
 
 @pytest.mark.parametrize("wrong", [("sing",), ("status", "--loud"), ("consume",), ("relay", "now")])
