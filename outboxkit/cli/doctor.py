@@ -29,7 +29,7 @@ _PLACEHOLDER = re.compile(r"(?<=outboxkit consume )MODULE(\.\.\.)?(?= )")
 Modules = Annotated[
     list[str] | None, typer.Argument(metavar="MODULE", help="Modules with handlers, to compare queues with them.")
 ]
-Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="database or broker: look at this alone.")]
+Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="database or broker: examine this alone.")]
 
 
 @with_options("queue")

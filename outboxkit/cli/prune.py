@@ -72,21 +72,21 @@ def _result(done: Pruned) -> str:
 
 
 def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
-    yield f"inbox: {many(done.inbox, 'row')} forgotten"
+    yield f"inbox: {many(done.inbox, 'row')} deleted"
     yield from _days("inbox", "day", "dropped", done.inbox_days_dropped)
     yield from _days("inbox", "partition", "made", done.inbox_days_made)
     if settings.dead_retention is not None:
-        yield f"dead letters: {many(done.dead, 'row')} forgotten, {done.dead_open} of them open"
+        yield f"dead letters: {many(done.dead, 'row')} deleted, {done.dead_open} of them open"
     if done.idempotency:
-        yield f"idempotency keys: {many(done.idempotency, 'row')} forgotten"
+        yield f"idempotency keys: {many(done.idempotency, 'row')} deleted"
     if done.effects:
-        yield f"effects: {many(done.effects, 'row')} forgotten"
+        yield f"effects: {many(done.effects, 'row')} deleted"
     if done.untouched:
         yield "published: left alone; OUTBOXKIT_PUBLISHED_RETENTION is not set, and messages are kept"
     if settings.published_retention is None:
         return
     yield from _days("published", "day", "dropped", done.days_dropped)
-    strays = many(done.published, "row forgotten that was", "rows forgotten that were")
+    strays = many(done.published, "row deleted that was", "rows deleted that were")
     yield f"published: {strays} in no day's partition"
     yield from _days("published", "partition", "made", done.days_made)
 

@@ -62,7 +62,7 @@ def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_
         assert (remembered(pg_engine), days(pg_engine, INBOX)) == (10, [])
         first.execute(statements.retention.release_prune_lock())
         first.commit()
-    assert "inbox: 5 rows forgotten" in run(*prune).out
+    assert "inbox: 5 rows deleted" in run(*prune).out
     assert "nothing done" not in run(*prune).out
 
 
@@ -164,6 +164,6 @@ def test_the_clock_of_the_database_decides(pg_engine: Engine, postgresql_url: st
         for key, ago in (("expired", "1 second"), ("new", "-60 seconds")):
             connection.execute(text(f"{insert} now(), now() - interval '{ago}')"), {"key": key})
     said = run_to_end([COMMAND, "prune", "--database-url", postgresql_url], {"TZ": "Pacific/Kiritimati"}).stdout
-    assert "idempotency keys: 1 row forgotten\n" in said
+    assert "idempotency keys: 1 row deleted\n" in said
     with pg_engine.connect() as connection:
         assert connection.execute(text("SELECT key FROM outboxkit_idempotency")).scalars().all() == ["new"]

@@ -94,7 +94,7 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
         connection.execute("UPDATE outboxkit_inbox SET processed_at = processed_at - interval '1 year'")
         connection.execute("UPDATE outboxkit_published SET published_at = published_at - interval '1 day'")
     pruned = run("shop_operator", "outboxkit prune", PUBLISHED_RETENTION="7d").splitlines()
-    assert pruned[0] == "inbox: 1 row forgotten"
+    assert pruned[0] == "inbox: 1 row deleted"
     assert "partitions made" in pruned[-1]
     replayed = run("shop_operator", f"outboxkit republish --to-queue {broker.queue} --yes")
     assert replayed.endswith("replayed 1 of 1")

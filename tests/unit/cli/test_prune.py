@@ -19,9 +19,9 @@ def test_it_forgets_what_is_old_enough_and_says_how_much(run: Run, engine: Engin
                 insert(tables.inbox), handled | {"processed_at": datetime.now(UTC) - timedelta(days=days)}
             )
     for retention, said, left in (
-        ("30d", "inbox: 1 row forgotten\n", ["1d", "20d"]),
-        ("14d", "inbox: 1 row forgotten\n", ["1d"]),
-        ("14d", "inbox: 0 rows forgotten\n", ["1d"]),
+        ("30d", "inbox: 1 row deleted\n", ["1d", "20d"]),
+        ("14d", "inbox: 1 row deleted\n", ["1d"]),
+        ("14d", "inbox: 0 rows deleted\n", ["1d"]),
     ):
         ended = run("prune", "--database-url", database_url, inbox_retention=retention)
         assert (ended.code, ended.out, ended.err) == (0, said, "")
@@ -33,8 +33,8 @@ def test_kept_messages_are_forgotten_when_they_are_old_enough(run: Run, engine: 
     ended = run("prune", "--database-url", database_url, published_retention="7d")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines() == [
-        "inbox: 0 rows forgotten",
-        "published: 2 rows forgotten that were in no day's partition",
+        "inbox: 0 rows deleted",
+        "published: 2 rows deleted that were in no day's partition",
     ]
     assert [one["position"] for one in rows(database_url, tables.published)] == [1]
 
@@ -50,5 +50,5 @@ def test_old_dead_letters_go_and_it_says_how_many_were_open(run: Run, engine: En
         ],
     )
     ended = run("prune", "--database-url", database_url, dead_retention="90d")
-    assert (ended.code, ended.out.splitlines()[1:]) == (0, ["dead letters: 2 rows forgotten, 1 of them open"])
+    assert (ended.code, ended.out.splitlines()[1:]) == (0, ["dead letters: 2 rows deleted, 1 of them open"])
     assert [one["parked"] for one in rows(database_url, tables.dead_letter)] == [False, True]
