@@ -55,7 +55,8 @@ empty, and an ordered handler has kept the order of each key. By night random sc
 
 ## A scenario for each pair
 
-The numbers are those of [the scenarios](#the-scenarios) below.
+The numbers are those of [the scenarios](#the-scenarios) below. A stranger adds each foreign message, and no other: the
+row *foreign* stands for both.
 
 {table}
 
@@ -112,11 +113,14 @@ def page() -> str:
     rows = [["", *kinds[1:]], ["---"] * len(kinds)]
     for place, kind in enumerate(kinds[:-1]):
         for way in FEATURES[kind]:
+            if way == STRANGER:  # its row would be that of the body `foreign` again
+                continue
             cells = [_cell((kind, way), other, numbered) for other in kinds[place + 1 :]]
             rows.append([f"**{way}**", *[""] * place, *cells])
     alike: dict[str, list[str]] = {}
     for pair, why in IMPOSSIBLE.items():
-        alike.setdefault(why, []).append(f"*{' and '.join(sorted(way for _, way in pair))}*")
+        if ("added by", STRANGER) not in pair:
+            alike.setdefault(why, []).append(f"*{' and '.join(sorted(way for _, way in pair))}*")
     listed = "\n".join(f"{number}. {name_of(scenario)}" for number, scenario in numbered)
     impossible = "\n".join(f"* {why}: {', '.join(pairs)}" for why, pairs in alike.items())
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
