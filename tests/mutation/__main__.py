@@ -1,29 +1,49 @@
-"""Change one thing at a time in a module, and run its unit tests: `make mutation ARGS="relay"`.
+"""Change one thing at a time in a module, and run its tests: `make mutation ARGS="relay"`.
 
 mutmut works in a copy of the repository, which is kept, so that `mutmut show NAME` and `mutmut browse` work there. The
 part `variants` is a list of changes by hand, one for each promise, which the tests on real servers must notice, too.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.mutation.variants import run_variants
+from tests.servers import POSTGRESQL, RABBITMQ, provide_postgresql, provide_rabbitmq
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = "variants"
 PARTS = {
-    "relay": (["relay/decisions.py", "relay/settle.py"], ["relay"]),
-    "failures": (["consumer/decisions.py"], ["consumer", "inbox"]),
-    "inbox": (["inbox/run_once.py"], ["inbox", "consumer"]),
-    "effects": (["effects/once.py", "effects/record.py"], ["effects"]),
-    "ledger": (["http/ledger.py"], ["http"]),
-    "deadletters": (["operators/deadletters/*.py"], ["operators/deadletters"]),
+    "relay": (["relay/decisions.py", "relay/settle.py"], ["unit/relay"]),
+    "failures": (["consumer/decisions.py"], ["unit/consumer", "unit/inbox"]),
+    "inbox": (["inbox/run_once.py"], ["unit/inbox", "unit/consumer", "integration/inbox"]),
+    "effects": (["effects/once.py", "effects/record.py"], ["unit/effects", "integration/effects"]),
+    "ledger": (["http/ledger.py"], ["unit/http"]),
+    "deadletters": (["operators/deadletters/*.py"], ["unit/operators/deadletters"]),
 }
-"""The modules of a part, and the folders of `tests/unit` that run for it."""
+"""The modules of a part, and what of `tests/` runs for it."""
+
+
+@contextmanager
+def running_servers(tests: list[str]) -> Iterator[dict[str, str]]:
+    """The environment that names the servers of these tests. They run for all mutants, and none run for unit tests."""
+    if all(name.startswith("unit/") for name in tests):
+        yield {}
+        return
+    kinds = {POSTGRESQL.variable: provide_postgresql(), RABBITMQ.variable: provide_rabbitmq()}
+    try:
+        for server in kinds.values():
+            server.start()
+        yield {variable: server.url for variable, server in kinds.items()}
+    finally:
+        for server in kinds.values():
+            server.close()
 
 
 def copy_into(folder: Path) -> None:
@@ -42,8 +62,8 @@ def configure(folder: Path, modules: list[str], tests: list[str]) -> None:
             'source_paths = ["outboxkit"]\n'
             f"only_mutate = {[f'outboxkit/{name}' for name in modules]}\n"
             'also_copy = ["README.md", "docs", "migrations", "examples", "workers"]\n'
-            'pytest_add_cli_args = ["-p", "no:cacheprovider", "-q"]\n'
-            f"pytest_add_cli_args_test_selection = {[f'tests/unit/{name}' for name in tests]}\n"
+            'pytest_add_cli_args = ["-p", "no:cacheprovider", "-q", "-m", "not night"]\n'
+            f"pytest_add_cli_args_test_selection = {[f'tests/{name}' for name in tests]}\n"
             "track_dependencies = false\n"
         )
 
@@ -60,9 +80,12 @@ def main() -> int:
                 return unnoticed
             continue
         configure(folder, *PARTS[part])
-        for command in ("run", "results"):
-            if code := subprocess.call([sys.executable, "-m", "mutmut", command], cwd=folder):
-                return code
+        with running_servers(PARTS[part][1]) as servers:
+            for command in ("run", "results"):
+                if code := subprocess.call(
+                    [sys.executable, "-m", "mutmut", command], cwd=folder, env=os.environ | servers
+                ):
+                    return code
     return 0
 
 
