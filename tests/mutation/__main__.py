@@ -29,6 +29,14 @@ PARTS = {
 }
 """The modules of a part, and what of `tests/` runs for it."""
 
+TEXTS = r"^ *raise [A-Z]\w+\("
+"""Lines that begin a statement which stays as it is: an error and its text. The condition before it is changed."""
+OF_FRAMES = [
+    "--deselect=tests/unit/inbox/test_middleware.py::test_the_traceback_begins_in_the_handler",
+    "--deselect=tests/unit/consumer/test_reports.py::test_a_failure_reaches_the_log_the_standard_logging_and_the_hook",
+]
+"""Tests of tracebacks, in which mutmut has frames of its own."""
+
 
 @contextmanager
 def running_servers(tests: list[str]) -> Iterator[dict[str, str]]:
@@ -62,7 +70,8 @@ def configure(folder: Path, modules: list[str], tests: list[str]) -> None:
             'source_paths = ["outboxkit"]\n'
             f"only_mutate = {[f'outboxkit/{name}' for name in modules]}\n"
             'also_copy = ["README.md", "docs", "migrations", "examples", "workers"]\n'
-            'pytest_add_cli_args = ["-p", "no:cacheprovider", "-q", "-m", "not night"]\n'
+            f"do_not_mutate_patterns = ['{TEXTS}']\n"
+            f"pytest_add_cli_args = {['-p', 'no:cacheprovider', '-q', '-m', 'not night', *OF_FRAMES]}\n"
             f"pytest_add_cli_args_test_selection = {[f'tests/{name}' for name in tests]}\n"
             "track_dependencies = false\n"
         )
