@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.orm import Session
 
-from outboxkit import ConfigurationError
+from outboxkit import ConfigurationError, tables
 from outboxkit.effects.record import CERTAIN, EffectRun, dialect_of, new_run
 from outboxkit.message import Handling, Origin, current_handling, handling
 from tests.unit.shop import message
@@ -95,6 +95,7 @@ def test_sessions_of_a_connection_are_refused(engine: Engine):
         ("sqlite:///shop.db", "sqlite:///../here/./shop.db", True),
         ("sqlite:///shop.db", "sqlite:///file:shop.db?uri=true", True),
         ("sqlite:///file:shop.db?mode=rwc&uri=true", "sqlite:///shop.db", True),
+        (URL.create("sqlite", database="file:shop.db?mode=rwc"), "sqlite:///shop.db", True),
         ("sqlite://", "sqlite://", True),
         ("sqlite:///shop.db", "sqlite:///effects.db", False),
         ("sqlite:///shop.db", "sqlite://", False),
@@ -103,13 +104,13 @@ def test_sessions_of_a_connection_are_refused(engine: Engine):
     ],
 )
 def test_a_handlers_own_file_is_refused(
-    held: str | None, own: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    held: str | URL | None, own: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    with Session(create_engine(own)) as session:
-        origin = Origin(Session(create_engine(held)), "these") if held is not None else None
+    with Session(binds={tables.effect: create_engine(own)}) as session:
+        origin = Origin(Session(binds={tables.inbox: create_engine(held)}), "these") if held is not None else None
         within = Handling(message(), "Send", origin)
         if not refused:
             assert dialect_of(session, within) == own.partition(":")[0].partition("+")[0]

@@ -3,6 +3,8 @@
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,10 +13,12 @@ from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outboxkit import ConfigurationError, EncodeError, effects
+from outboxkit import ConfigurationError, EncodeError, InProgressElsewhere, Retry, effects
+from outboxkit.defaults import LEASE
 from outboxkit.effects import Effect
+from outboxkit.message import handling
 from outboxkit.tables import effect
-from tests.unit.shop import rows
+from tests.unit.shop import message, rows
 
 Once = Callable[..., Any]
 
@@ -55,6 +59,7 @@ async def test_it_is_made_once_and_returns_the_same_each_time(once: Once, databa
     assert await once("k", call) == Effect("made", {"charge": "9.50"})
     assert await once("k", call) == Effect("remembered", {"charge": "9.50"})
     assert made == [1]
+    assert [row["state"] for row in rows(database_url, effect)] == ["done"]
     assert (await once("other", lambda: None)).outcome == "made"
 
 
@@ -76,11 +81,17 @@ async def test_a_certain_failure_of_a_repetition_leaves_unknown_what_was_unknown
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), LookupError(), asyncio.CancelledError()])
 @pytest.mark.parametrize(("policy", "known"), [("skip", Effect("skipped")), ("repeat", Effect("repeated", 7))])
 async def test_where_it_may_have_been_made_the_policy_decides_and_is_reported(
-    once: Once, error: BaseException, policy: str, known: Effect, caplog: pytest.LogCaptureFixture
+    once: Once,
+    error: BaseException,
+    policy: str,
+    known: Effect,
+    caplog: pytest.LogCaptureFixture,
+    database_url: str,
 ):
     with pytest.raises(type(error)):
         await once("k", raising(error))
     assert await once("k", lambda: 7, on_unknown=policy) == known
+    assert [row["state"] for row in rows(database_url, effect)] == [known.outcome]
     again = await once("k", lambda: 8, on_unknown=policy)
     assert again == (known if policy == "skip" else Effect("remembered", 7))
     (record,) = [record for record in caplog.records if record.name == "outboxkit"]
@@ -89,8 +100,9 @@ async def test_where_it_may_have_been_made_the_policy_decides_and_is_reported(
 
 
 async def test_a_result_without_json_is_told_after_it_is_recorded(once: Once):
-    with pytest.raises(EncodeError, match="'k': the call was made, and its result is not remembered"):
+    with pytest.raises(EncodeError, match="'k': the call was made, and its result is not remembered") as raised:
         await once("k", object)
+    assert isinstance(raised.value.__cause__, EncodeError)
     assert await once("k", lambda: 7) == Effect("remembered", None)
 
 
@@ -112,6 +124,30 @@ async def test_what_was_given_is_checked_at_once(engine: Engine, async_engine: A
         with pytest.raises(ConfigurationError, match="the call is async and the sessions are not"):
             effects.once(sessionmaker(engine), "k", hidden, on_unknown="skip")
     assert rows(database_url, effect) == []
+
+
+@pytest.mark.parametrize("within", [None, "Send"])
+def test_while_a_run_is_busy_another_one_is_told_when_to_come_back(engine: Engine, within: str | None):
+    sessions = sessionmaker(engine)
+    busy = Retry if within else InProgressElsewhere
+
+    def first() -> None:
+        handled = handling(message(), handler=within) if within else nullcontext()
+        with handled, pytest.raises(busy, match=r"^effect 'k': another run is busy with it, for \d+\.\d s at") as told:
+            effects.once(sessions, "k", int, on_unknown="skip")
+        assert timedelta(0) < told.value.after <= LEASE
+
+    assert effects.once(sessions, "k", first, on_unknown="skip").outcome == "made"
+
+
+def test_a_plain_call_whose_result_is_to_be_awaited_may_have_been_made(engine: Engine):
+    class Later:
+        def __await__(self) -> Any:
+            yield
+
+    with pytest.raises(ConfigurationError, match="the call is async and the sessions are not"):
+        effects.once(sessionmaker(engine), "k", Later, on_unknown="skip")
+    assert effects.once(sessionmaker(engine), "k", int, on_unknown="skip") == Effect("skipped")
 
 
 async def test_a_plain_call_that_an_async_caller_gave_was_made(async_engine: AsyncEngine):
