@@ -102,6 +102,41 @@ def test_other_reasons():
     assert unknown.error == "no handler here takes 'Unknown'; this consumer has handlers for A, B"
 
 
+@pytest.mark.parametrize(
+    ("decision", "reason", "text"),
+    [
+        (decisions.too_large(7), "undecodable", "the payload is larger than 7 bytes"),
+        (decisions.crash(4), "crash", "4 times it was started"),
+        (decisions.dropped(), "dropped", "the broker gave it up"),
+        (decisions.given_up(ValueError("boom")), "failed", "ValueError: boom"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_message_that_gets_no_handler_is_dead(decision: Decision, reason: str, text: str):
+    assert (decision.outcome, decision.reason, decision.after) == (Outcome.DEAD, reason, None)
+    assert decision.error.startswith(text)
+
+
+def test_what_is_given_up_keeps_its_exception_and_its_traceback():
+    error = ValueError("boom")
+    found = decisions.given_up(error)
+    assert (found.cause, found.traceback) == (error, "Traceback (most recent call last):\nValueError: boom")
+
+
+STEP, SHORT, LONG = (timedelta(seconds=seconds) for seconds in (5, 3, 9))
+
+
+@pytest.mark.parametrize(
+    ("asked", "shortest"),
+    [([], None), ([None, None], None), ([LONG, SHORT], SHORT), ([SHORT, None], SHORT), ([None, LONG], STEP)],
+)
+def test_handlers_that_failed_together_are_tried_again_after_the_shortest_delay(
+    asked: list[timedelta | None], shortest: timedelta | None
+):
+    retried = [Decision(Outcome.RETRIED, "failed", "", after) for after in asked]
+    assert decisions.shortest_delay(retried, STEP) == shortest
+
+
 def test_a_stale_message_says_when_it_was_made_and_what_to_do():
     decision = decisions.stale_message(NOW, ConsumerPolicy())
     assert (decision.outcome, decision.reason) == (Outcome.STALE, "stale")
@@ -183,6 +218,27 @@ def test_a_dead_letter_keeps_the_whole_message():
         "attempts": 3,
         "first_failed_at": NOW,
         "traceback": None,
+    }
+
+
+def test_a_dead_letter_that_the_database_refuses_is_kept_without_what_can_be_missed():
+    sent = replace(message(key="k", topic="t", headers={"a": 1}, correlation_id="c"), version=3)
+    row = decisions.dead_letter_row(sent, FAILED, queue="billing", handler="SendReceipt", attempts=3)
+    kept = decisions.bare(row, ValueError("too long"))
+    assert kept.keys() == row.keys()
+    assert {name: value for name, value in kept.items() if value is not None} == {
+        "side": "inbox",
+        "queue": "billing",
+        "handler": "SendReceipt",
+        "message_id": "m-1",
+        "type": "OrderConfirmed",
+        "payload": sent.payload,
+        "headers": b"{}",
+        "content_type": "application/octet-stream",
+        "version": 3,
+        "reason": "failed",
+        "error": "ValueError: boom (kept without its headers and other properties: ValueError: too long)",
+        "attempts": 3,
     }
 
 

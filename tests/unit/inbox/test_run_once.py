@@ -1,7 +1,9 @@
 """`run_once`: the inbox row and the handler's work are kept together, or not at all, and once."""
 
 import functools
+import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,14 +14,18 @@ from sqlalchemy.orm import Session
 from outboxkit import (
     ConfigurationError,
     DecodeError,
+    Message,
     Outcome,
     TransactionRequired,
+    event,
     inbox,
     inbox_handler,
     outbox,
     tables,
 )
-from outboxkit.inbox.run_once import payload_crc
+from outboxkit.codec.payloads import LARGE
+from outboxkit.inbox import handler_of
+from outboxkit.inbox.run_once import _warned, event_for, payload_crc, recall
 from outboxkit.message import Handling, current_handling
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -154,6 +160,70 @@ async def test_a_coroutine_that_is_returned_is_refused(async_engine: AsyncEngine
 @pytest.mark.parametrize(("payload", "crc"), [(b"", 0), (b"{}", -1_549_353_149), (b"abc", 891_568_578)])
 def test_the_checksum_of_a_payload_is_that_of_every_release(payload: bytes, crc: int):
     assert payload_crc(payload) == crc
+
+
+@inbox_handler("Other")
+def other_work(session: Session, event: OrderConfirmed) -> None: ...
+
+
+def test_a_duplicate_with_another_payload_is_warned_of_once_for_each_handler(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+):
+    _warned.clear()
+    changed = message(payload=b'{"order_id":8,"total":"9.50"}')
+    for handler in (work, other_work):
+        for arrival, warnings in ((ORDER, 0), (ORDER, 0), (changed, 1), (changed, 0)):
+            caplog.clear()
+            with Session(engine) as session, session.begin():
+                inbox.run_once(session, arrival, handler)
+            assert len(caplog.messages) == warnings
+            name = handler_of(handler).name
+            assert all(
+                f"the id 'm-1': a duplicate of type OrderConfirmed has another payload than the message that handler "
+                f"{name} had" in text
+                for text in caplog.messages
+            )
+    _warned.clear()
+
+
+def test_what_was_handled_is_recalled_by_handler_and_id(engine: Engine):
+    with Session(engine) as session, session.begin():
+        for handler, arrival in ((work, ORDER), (other_work, ORDER), (work, message(id="m-2"))):
+            inbox.run_once(session, arrival, handler)
+        crc = payload_crc(ORDER.payload)
+        assert recall(session, ["Sync", "Unknown"], [ORDER, message(id="m-3")]) == {("Sync", "m-1", crc)}
+
+
+async def test_a_large_event_is_decoded_in_a_thread_if_an_event_loop_is_to_go_on(
+    engine: Engine, async_engine: AsyncEngine
+):
+    places: list[bool] = []
+
+    @event("Noted")
+    @dataclass
+    class Noted:
+        text: str
+
+        def __post_init__(self) -> None:
+            places.append(threading.current_thread() is threading.main_thread())
+
+    @inbox_handler("Notes")
+    def notes(session: Session, event: Noted) -> None:
+        places.append(len(event.text) > 1)
+
+    def noted(id_: str, size: int) -> Message:
+        return message(id=id_, type="Noted", payload=b'{"text":"%s"}' % (b"x" * size))
+
+    async with AsyncSession(async_engine) as session, session.begin():
+        await session.run_sync(inbox.run_once, noted("m-1", 1), notes)
+        await session.run_sync(inbox.run_once, noted("m-2", LARGE), notes)
+    assert places == [True, False, False, True]
+    for size in (1, LARGE):
+        assert await event_for(handler_of(notes), noted("m", size)) == Noted("x" * size)
+    assert places[4:] == [True, True, False, True]
+    with Session(engine) as session, session.begin():
+        inbox.run_once(session, noted("m-3", LARGE), notes)
+    assert places[8:] == [True, True]
 
 
 async def test_an_encoding_that_is_not_known_is_named(async_engine: AsyncEngine):
