@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 VARIANTS = "variants"
 PARTS = {
     "relay": (["relay/decisions.py", "relay/settle.py"], ["unit/relay"]),
-    "failures": (["consumer/decisions.py"], ["unit/consumer", "unit/inbox"]),
+    "failures": (["consumer/decisions.py"], ["unit/consumer/test_decisions.py"]),
     "inbox": (["inbox/run_once.py"], ["unit/inbox", "unit/consumer", "integration/inbox"]),
     "effects": (["effects/once.py", "effects/record.py"], ["unit/effects", "integration/effects"]),
     "ledger": (["http/ledger.py"], ["unit/http"]),

@@ -91,8 +91,13 @@ def test_other_reasons():
         Outcome.DEAD, "malformed", "the message has no type"
     )
     sent = samples.DAPR
-    found = decisions.malformed(Malformed.of(sent, "no id"))
-    assert found.error == "no id; the reader 'cloudevents' knows its envelope (--readers), and then it can be replayed"
+    known = Malformed.of(sent, "no id")
+    for incomplete in (known, replace(known, message_id="1")):
+        assert decisions.malformed(incomplete).error == (
+            "no id; the reader 'cloudevents' knows its envelope (--readers), and then it can be replayed"
+        )
+    for other in (replace(known, message_id="1", type="T"), replace(known, kind="undecodable")):
+        assert decisions.malformed(other).error == "no id"
     assert (
         decisions.malformed(Malformed(b"{}", reason="no id", kind="undecodable", headers={"id": "1"})).error == "no id"
     )
@@ -148,6 +153,18 @@ def test_a_stale_message_says_when_it_was_made_and_what_to_do():
     assert "is sure to remember (50s less 10s)" in decisions.stale_message(NOW, brief).error
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (59, "59s"), (60, "1m"), (61, "61s"), (119, "119s"), (121, "3m"), (3600, "1h"), (5400, "90m"), (7201, "3h"),
+        (86_400, "1d"), (129_600, "36h"), (172_801, "3d"),
+    ],
+)  # fmt: skip
+def test_a_duration_is_shown_in_the_largest_unit_that_tells_it(seconds: int, shown: str):
+    policy = ConsumerPolicy(retention=timedelta(seconds=seconds))
+    assert f"is sure to remember ({shown} less" in decisions.stale_message(NOW, policy).error
+
+
 def test_a_handler_has_rules_of_its_own():
     rule = Retries(max_attempts=2, delays=(timedelta(seconds=3), timedelta(seconds=9)), never=(KeyError,))
 
@@ -181,8 +198,10 @@ def test_a_handlers_own_attempts_count_for_what_the_inbox_must_remember():
     @inbox_handler("Stubborn", retry=Retries(max_attempts=2, delays=(timedelta(days=15),)))
     def stubborn(session: Session, event: OrderConfirmed) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=r"tried again for 16d \(2 attempts"):
-        ConsumerPolicy(max_attempts=1, delays=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
+    delays = (timedelta(seconds=1), timedelta(seconds=1), timedelta(days=15))
+    for attempts in (1, 3):
+        with pytest.raises(ConfigurationError, match=r"tried again for 16d \(2 attempts"):
+            ConsumerPolicy(max_attempts=attempts, delays=delays).check([handler_of(stubborn)])
 
 
 def test_more_crashes_than_can_be_counted_are_refused():
@@ -254,6 +273,7 @@ def test_the_first_names_without_a_handler_are_shown():
     names = ["a" * 99, "b", "c", "d"]
     found = decisions.no_handler(message(), ["T"], names, attempt=1, max_attempts=2)
     assert f"it is for {'a' * 20}" in found.error
+    assert "a" * 61 not in found.error
     assert ", b, c, …, and no handler" in found.error
     assert "…, and" not in decisions.no_handler(message(), ["T"], names[1:], attempt=1, max_attempts=2).error
 
