@@ -43,7 +43,7 @@ coverage: $(VENV)/.tests ## how much of outboxkit the tests of its parts run; fa
 model: $(VENV)/.tests ## check the models of the protocol with spin, and that each broken variant of them fails (ARGS="--night", "--help")
 	$(BIN)/python -m tests.model $(ARGS)
 
-mutation: $(VENV)/.tests ## change the modules that carry promises, one thing at a time, and name what no unit test notices (ARGS="relay")
+mutation: $(VENV)/.tests ## change the modules that carry promises, one thing at a time, and name what no test notices (ARGS="relay")
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mutmut==3.8.1'
 	$(BIN)/python -m tests.mutation $(ARGS)
 

@@ -22,7 +22,10 @@ VARIANTS = "variants"
 PARTS = {
     "relay": (["relay/decisions.py", "relay/settle.py"], ["unit/relay"]),
     "failures": (["consumer/decisions.py"], ["unit/consumer/test_decisions.py"]),
-    "inbox": (["inbox/run_once.py"], ["unit/inbox", "unit/consumer", "integration/inbox"]),
+    "inbox": (
+        ["inbox/run_once.py"],
+        ["unit/inbox", "integration/inbox", "integration/consumer/test_handlers_transaction.py"],
+    ),
     "effects": (["effects/once.py", "effects/record.py"], ["unit/effects", "integration/effects"]),
     "ledger": (["http/ledger.py"], ["unit/http"]),
     "deadletters": (["operators/deadletters/*.py"], ["unit/operators/deadletters"]),
