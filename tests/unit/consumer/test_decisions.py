@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,16 +109,17 @@ def test_other_reasons():
 
 
 @pytest.mark.parametrize(
-    ("decision", "reason", "text"),
+    ("decided", "reason", "text"),
     [
-        (decisions.too_large(7), "undecodable", "the payload is larger than 7 bytes"),
-        (decisions.crash(4), "crash", "4 times it was started"),
-        (decisions.dropped(), "dropped", "the broker gave it up"),
-        (decisions.given_up(ValueError("boom")), "failed", "ValueError: boom"),
+        (partial(decisions.too_large, 7), "undecodable", "the payload is larger than 7 bytes"),
+        (partial(decisions.crash, 4), "crash", "4 times it was started"),
+        (decisions.dropped, "dropped", "the broker gave it up"),
+        (partial(decisions.given_up, ValueError("boom")), "failed", "ValueError: boom"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_message_that_gets_no_handler_is_dead(decision: Decision, reason: str, text: str):
+def test_a_message_that_gets_no_handler_is_dead(decided: Callable[[], Decision], reason: str, text: str):
+    decision = decided()
     assert (decision.outcome, decision.reason, decision.after) == (Outcome.DEAD, reason, None)
     assert decision.error.startswith(text)
 
