@@ -7,6 +7,7 @@ import ssl
 from datetime import timedelta
 from typing import Any
 
+import httpcore
 import pytest
 
 from outboxkit.effects.record import CERTAIN, Effect, EffectRow, decide_effect, may_have_been_made
@@ -25,6 +26,7 @@ def found(state: str, result: bytes | None = None, *, lease: timedelta = MINUTE)
         (found("done", b'{"id":[1,null]}'), Effect("remembered", {"id": [1, None]})),
         (found("repeated", b'"x"'), Effect("remembered", "x")),
         (found("done", b"null"), Effect("remembered")),
+        (found("done"), Effect("remembered")),
         (found("skipped"), Effect("skipped")),
         (found("started"), MINUTE),
         (found("started", lease=timedelta(0)), None),
@@ -53,6 +55,7 @@ REFUSED, UNRESOLVED, LISTED = ConnectionRefusedError, socket.gaierror, Arithmeti
         chained(ValueError(), cause=chained(OSError(), cause=REFUSED())),
         chained(LISTED(), cause=TimeoutError()),  # such as a timeout of connecting, which a client tells from others
         chained(REFUSED(), context=UNRESOLVED()),
+        chained(httpcore.ConnectError(), context=REFUSED()),  # raised without `from`
         chained(OSError(), cause=ExceptionGroup("of both addresses", [REFUSED(), REFUSED()])),
         ExceptionGroup("", [REFUSED(), ExceptionGroup("", [chained(OSError(), cause=LISTED())])]),
     ],
@@ -87,6 +90,9 @@ def circular() -> BaseException:
         chained(OSError(), cause=chained(REFUSED(), context=asyncio.CancelledError())),
         chained(ValueError(), context=REFUSED()),  # a second way was tried after the first one was refused
         chained(TimeoutError(), cause=asyncio.CancelledError()),
+        chained(httpcore.ConnectError(), context=TimeoutError()),
+        chained(httpcore.ReadError(), context=REFUSED()),
+        chained(OSError(), cause=chained(REFUSED(), context=UNRESOLVED()), context=TimeoutError()),
         ExceptionGroup("", [REFUSED(), TimeoutError()]),
         ExceptionGroup("", [chained(REFUSED(), context=TimeoutError())]),
         chained(ExceptionGroup("", [REFUSED()]), context=TimeoutError()),
