@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from outboxkit import ConfigurationError, EncodeError, InProgressElsewhere, Retry, effects
 from outboxkit.defaults import LEASE
 from outboxkit.effects import Effect
-from outboxkit.message import handling
+from outboxkit.message import Origin, handling
 from outboxkit.tables import effect
+from outboxkit.telemetry.catalogue import EFFECTS
 from tests.unit.shop import message, rows
 
 Once = Callable[..., Any]
@@ -138,6 +139,30 @@ def test_while_a_run_is_busy_another_one_is_told_when_to_come_back(engine: Engin
         assert timedelta(0) < told.value.after <= LEASE
 
     assert effects.once(sessions, "k", first, on_unknown="skip").outcome == "made"
+
+
+def test_each_run_is_counted_by_its_decision(engine: Engine):
+    from tests.support.measured import measuring  # which needs OpenTelemetry's SDK
+
+    def run(key: str, call: Callable[[], object], policy: Any = "skip") -> None:
+        with suppress(TimeoutError, InProgressElsewhere):
+            effects.once(sessionmaker(engine), key, call, on_unknown=policy)
+
+    with measuring() as measured:
+        run("made", lambda: run("made", int))
+        run("made", int)
+        for key, policy in (("skipped", "skip"), ("repeated", "repeat")):
+            run(key, raising(TimeoutError()))
+            run(key, int, policy)
+        assert measured.of(EFFECTS, "decision") == {
+            "made": 1, "busy": 1, "remembered": 1, "failed": 2, "skipped": 1, "repeated": 1
+        }  # fmt: skip
+
+
+def test_the_file_of_the_running_handler_is_refused(engine: Engine):
+    refused = pytest.raises(ConfigurationError, match="SQLite has one writer at a time")
+    with handling(message(), handler="Send", origin=Origin(Session(engine), "these")), refused:
+        effects.once(sessionmaker(engine), "k", int, on_unknown="skip")
 
 
 def test_a_plain_call_whose_result_is_to_be_awaited_may_have_been_made(engine: Engine):

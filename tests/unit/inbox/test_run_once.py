@@ -224,6 +224,18 @@ def test_a_duplicate_with_another_payload_is_warned_of_once_for_each_handler(
     _warned.clear()
 
 
+@pytest.mark.parametrize(("given", "attempt"), [({}, 1), ({"attempt": 3}, 3)])
+def test_the_attempt_is_in_the_row_and_in_the_span(
+    engine: Engine, database_url: str, spans: Any, given: dict[str, int], attempt: int
+):
+    with Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, work, **given)
+    (row,), (span,) = rows(database_url, tables.inbox), spans.all()
+    assert row["attempts"] == attempt
+    names = ("messaging.message.id", "outboxkit.handler", "outboxkit.attempt", "outboxkit.outcome")
+    assert [span.attributes.get(name) for name in names] == ["m-1", "Sync", attempt, "processed"]
+
+
 def test_what_was_handled_is_recalled_by_handler_and_id(engine: Engine):
     with Session(engine) as session, session.begin():
         for handler, arrival in ((work, ORDER), (other_work, ORDER), (work, message(id="m-2"))):
