@@ -175,6 +175,10 @@ def test_a_plain_call_whose_result_is_to_be_awaited_may_have_been_made(engine: E
     assert effects.once(sessionmaker(engine), "k", int, on_unknown="skip") == Effect("skipped")
 
 
+def test_sessions_that_have_an_engine_for_each_table_are_asked_for_the_one_of_effects(engine: Engine):
+    assert effects.once(sessionmaker(binds={effect: engine}), "k", int, on_unknown="skip") == Effect("made", 0)
+
+
 async def test_a_plain_call_that_an_async_caller_gave_was_made(async_engine: AsyncEngine):
     sessions = async_sessionmaker(async_engine)
     assert await effects.once(sessions, "k", lambda: 7, on_unknown="skip") == Effect("made", 7)
