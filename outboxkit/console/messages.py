@@ -19,7 +19,6 @@ from outboxkit.operators.trace import Caused, MessageTrace, Trace, TraceQuery, t
 
 ROWS = 50
 MOST_TRACEBACKS = 5
-MOST_OF_TREE = 200
 STATES: tuple[WaitingState, ...] = get_args(WaitingState)
 FILTERS = ("type", "key", "destination", "correlation_id", "prefix")
 _OF_COLUMN: dict[str, Any] = {"position": int, "published_at": datetime, "due_at": datetime}
@@ -111,7 +110,7 @@ async def _tree(visit: Visit, one: MessageTrace) -> tuple[Sequence[tuple[int, Me
     """The tree of causes that a message is in, with the depth of each, and the trace that it is of."""
     if not one.caused and not one.causation_id:
         return (), None
-    flow = await _trace(visit, TraceQuery(correlation_id=one.correlation_id or one.message_id, limit=MOST_OF_TREE))
+    flow = await _trace(visit, TraceQuery(correlation_id=one.correlation_id or one.message_id))
     rows, known = list[tuple[int, MessageTrace | Caused]](), {each.message_id for each in flow.messages}
     if one.message_id not in known:  # of a large flow the oldest are shown, and this one
         flow = replace(flow, messages=(*flow.messages, one))
