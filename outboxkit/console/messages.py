@@ -19,6 +19,7 @@ from outboxkit.operators.trace import Caused, MessageTrace, Trace, TraceQuery, t
 
 ROWS = 50
 MOST_TRACEBACKS = 5
+IDENTITIES = ("message_id", "key", "correlation_id")
 STATES: tuple[WaitingState, ...] = get_args(WaitingState)
 FILTERS = ("type", "key", "destination", "correlation_id", "prefix")
 _OF_COLUMN: dict[str, Any] = {"position": int, "published_at": datetime, "due_at": datetime}
@@ -122,11 +123,11 @@ async def _tree(visit: Visit, one: MessageTrace) -> tuple[Sequence[tuple[int, Me
 
 
 async def search(visit: Visit) -> Response:
-    """Find messages by an id, a key or a correlation id, in this order."""
-    asked = visit.asked("q")
+    """Find messages by an id, a key or a correlation id, in this order; or by the one that a link names."""
+    asked, only = visit.asked("q"), visit.choice("by", IDENTITIES)
     if asked is None:
         return visit.page("search.html", asked="", by="", trace=None)
-    for by in ("message_id", "key", "correlation_id"):
+    for by in IDENTITIES if only is None else (only,):
         query: dict[str, Any] = {by: asked}
         trace = await _trace(visit, TraceQuery(**query))
         if trace.messages and by == "message_id":

@@ -191,11 +191,15 @@ async def test_the_tree_of_causes_is_shown_with_a_message_and_for_a_correlation_
     async with browser() as client:
         one, all_ = [(await client.get(path)).text for path in ("/message?id=pay", "/search?q=other")]
         alone = (await client.get("/message?id=lone")).text
+        by_link, by_key = [(await client.get(f"/search?q=order&by={by}")).text for by in ("correlation_id", "key")]
     tree = re.findall(r"<tr><td>(?:<span[^>]*>(.*?)</span>)?<(?:a|strong)[^>]*>(\w+)<", one)
     corner, inner = "└ ", "\u2003└ "
     assert tree == [("", "order"), (corner, "pay"), (inner, "aside"), (inner, "bill"), (corner, "ship")]
     assert '<strong class="id" aria-current="true">pay<' in one
     assert ">aside</a>" in all_
+    assert 'href="/search?q=order&amp;by=correlation_id"' in one
+    assert ">bill</a>" in by_link, "the id of its first message does not lead to that message alone"
+    assert ">order</a>" not in by_key
     assert "What caused it" not in alone
 
 
