@@ -143,15 +143,15 @@ class BatchRunner:
             for arrival in arrivals:
                 await arrival.requeue()
             return []
-        reports.handled(
-            [(entry.message, entry.handler.name, each) for (_, entry), each in zip(entries, outcomes, strict=True)]
-        )
+        done = [(index, entry, outcome) for (index, entry), outcome in zip(entries, outcomes, strict=True)]
+        reports.handled([(entry.message, entry.handler.name, outcome) for _, entry, outcome in done])
+        reports.messages += len({index for index, _, outcome in done if outcome is Outcome.PROCESSED})
         noted = [
             cast("Message", each.message).id for each in arrivals if each.delivery.delivery_headers.attempt > NOTED_FROM
         ]
-        done = not noted or await self.runner.records.forget(*noted, stop=stop)
+        can_ack = not noted or await self.runner.records.forget(*noted, stop=stop)
         for arrival in arrivals:
-            await (arrival.ack() if done else arrival.requeue())
+            await (arrival.ack() if can_ack else arrival.requeue())
         return []
 
 

@@ -169,7 +169,7 @@ class HandlerRunner:
         self, arrival: Arrival, handlers: Sequence[Handler], record: AttemptRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         """Run each handler in a transaction of its own, and collect the decisions on those that failed."""
-        limit, failed, is_counted = self.policy.max_attempts, dict[str | None, Decision](), False
+        limit, failed, is_processed = self.policy.max_attempts, dict[str | None, Decision](), False
         message, replayed = cast("Message", arrival.message), arrival.delivery.delivery_headers.replayed
         for handler in handlers:
             name = handler.name
@@ -193,9 +193,10 @@ class HandlerRunner:
                 await arrival.requeue()
                 return
             arrival.is_duplicate |= outcome is Outcome.DUPLICATE
-            self.reports.handled([(message, name, outcome)], is_counted=is_counted)
-            is_counted |= outcome is Outcome.PROCESSED
+            self.reports.handled([(message, name, outcome)])
+            is_processed |= outcome is Outcome.PROCESSED
             self._log.debug("delivery", outcome=str(outcome), handler=name, message_id=message.id)
+        self.reports.messages += is_processed
         if elsewhere := self.routing.elsewhere(arrival):
             failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
         await self._conclude(arrival, failed, record, attempt, stop)

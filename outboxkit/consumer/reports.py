@@ -175,7 +175,7 @@ class Reports:
 
     Attributes:
         outcomes: the outcomes of all deliveries, counted once for each handler.
-        messages: the number of deliveries that a handler has processed, counted once.
+        messages: the number of deliveries that a handler has processed; each counts once for all its handlers.
         in_flight: the number of deliveries that are being handled.
         runs: the handlers that run now.
         on_error: called for each failure of a handler.
@@ -260,12 +260,10 @@ class Reports:
                     labels |= {catalogue.ERROR: self._errors(_class_of(error))}
                 metrics.measure(catalogue.PROCESS_DURATION, seconds, labels)
 
-    def handled(self, handled: Sequence[Handled], *, is_counted: bool = False) -> None:
-        """Count and record outcomes that were committed together, of a delivery that is not counted yet."""
+    def handled(self, handled: Sequence[Handled]) -> None:
+        """Count and record outcomes that were committed together."""
         for _, _, outcome in handled:
             self.outcomes[outcome] += 1
-        if not is_counted:
-            self.messages += len({id(message) for message, _, outcome in handled if outcome is Outcome.PROCESSED})
         if not metrics.is_on():
             return
         counts = Counter((message.type or "", name, outcome) for message, name, outcome in handled)

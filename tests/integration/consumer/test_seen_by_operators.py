@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
+import pytest
 from sqlalchemy import Connection, Engine, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
@@ -72,13 +73,20 @@ async def test_a_row_tells_who_consumes_and_how_many_places_are_taken_and_how_lo
     assert await read(pg_engine, read_workers) == (), "it deletes its row"
 
 
-async def test_a_row_tells_how_many_messages_a_second_are_handled(start: Start, pg_engine: Engine, broker: PlainClient):
-    @inbox_handler("Count")
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_row_tells_how_many_messages_a_second_are_handled(
+    start: Start, pg_engine: Engine, broker: PlainClient, *, batch: bool
+):
+    @inbox_handler("Count", batch=batch)
     async def count(session: AsyncSession, event: Ordered) -> None: ...
 
-    async with start(count) as consumer:
+    @inbox_handler("CountToo", batch=batch)
+    async def count_too(session: AsyncSession, event: Ordered) -> None: ...
+
+    async with start(count, count_too) as consumer:
         await eventually_async(rates(pg_engine), lambda found: found == [None])
-        await consumer.takes(range(100), processed=100)
+        await consumer.takes(range(100), processed=200)
+        assert consumer.consumer.handled == 100, "a message counts once for all its handlers"
         (first,) = await eventually_async(rates(pg_engine), lambda found: found != [None])
         assert 0 < (first or 0) < 100, "a rate is of more than a second"
         await eventually_async(rates(pg_engine), lambda found: found == [0])
