@@ -98,7 +98,7 @@ def republish(
             await worker.run(stop, done)
 
     work_through(
-        *(settings, "replayed", to_do.count, lambda: done.count, work, lambda: _say(done, to_do.until)),
+        *(settings, "republished", to_do.count, lambda: done.count, work, lambda: _say(done, to_do.until)),
         upto=lambda: f", up to {iso(done.upto)}" if done.upto else "",
     )
     sys.exit(FAILED if done.refused is not None else 0 if done.complete else INCOMPLETE)
@@ -149,11 +149,11 @@ def _described(messages: KeptMessages, queue: str, handlers: tuple[str, ...]) ->
 
 def _say(done: Replayed, until: datetime) -> None:
     """Print what was done, and how to go on."""
-    typer.echo(f"replayed {done.count} of {done.total}")
+    typer.echo(f"republished {done.count} of {done.total}")
     if done.gone:
         typer.echo(
             f"outboxkit: {many(done.gone, 'message')} of the selection were deleted while it ran, and the queue "
-            "did not get them. Raise OUTBOXKIT_PUBLISHED_RETENTION, or replay faster",
+            "did not get them. Raise OUTBOXKIT_PUBLISHED_RETENTION, or republish faster",
             err=True,
         )
     elif not done.complete and done.upto is not None:

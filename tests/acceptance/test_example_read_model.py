@@ -56,7 +56,7 @@ def test_the_model_that_was_built_anew_is_the_old_one(
     (shown,) = fenced(page, "text")
     assert shown in done.stdout
     lines = Counter(done.stdout.splitlines())
-    assert (lines["processed 24"], lines["replayed 24 of 24"]) == (2, 2)
+    assert (lines["processed 24"], lines["republished 24 of 24"]) == (2, 2)
     assert (lines["processed 12"], lines["processed 36"]) == (1, 1)
     expected = asked(
         orders, "SELECT customer, count(*), sum(total) FROM orders WHERE status = 'placed' GROUP BY customer"

@@ -47,7 +47,7 @@ def test_one_queue_gets_them_in_order_and_no_other(replay: Any, pg_engine: Engin
     other = broker.bind("#", queue=f"{broker.queue}-other")
     ended = replay()
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines()[1:] == ["replayed 1500 of 1500"]
+    assert ended.stdout.splitlines()[1:] == ["republished 1500 of 1500"]
     assert [one.properties.message_id for one in broker.take_all()] == [f"m-{n}" for n in range(1, 1501)]
     assert broker.take_all(queue=other) == []
 
@@ -83,7 +83,7 @@ def test_a_queue_that_is_not_there_is_one_line(replay: Any, pg_engine: Engine, b
     ended = replay()
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [f"outboxkit: not published: message m-1: there is no queue '{broker.queue}'"]
-    assert ended.stdout.splitlines()[1:] == ["replayed 0 of 3"]
+    assert ended.stdout.splitlines()[1:] == ["republished 0 of 3"]
 
 
 def slow_replay(environment: dict[str, str], broker: PlainClient, log: Path, *, until: int) -> WorkerProcess:
@@ -103,7 +103,7 @@ def test_it_goes_on_where_it_was_stopped(
     process = slow_replay(environment, broker, log, until=200)
     process.interrupt()
     assert process.wait() == 3
-    said = re.search(r"replayed (\d+) of 2000\nto go on: (--since) (\S+)", log.read_text())
+    said = re.search(r"republished (\d+) of 2000\nto go on: (--since) (\S+)", log.read_text())
     assert said is not None, log.read_text()
     assert 200 <= int(said[1]) < 2000
     assert replay(said[2], said[3]).returncode == 0
@@ -122,7 +122,7 @@ def test_retention_that_overtakes_it_is_said(
         connection.execute(delete(tables.published).where(tables.published.c.position < 901))
     assert process.wait() == 3
     said = re.search(
-        r"replayed (\d+) of 1000\noutboxkit: (\d+) messages of the selection were deleted", log.read_text()
+        r"republished (\d+) of 1000\noutboxkit: (\d+) messages of the selection were deleted", log.read_text()
     )
     assert said is not None, log.read_text()
     assert int(said[1]) + int(said[2]) == 1000

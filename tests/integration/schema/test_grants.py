@@ -96,8 +96,8 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
     pruned = run("shop_operator", "outboxkit prune", PUBLISHED_RETENTION="7d").splitlines()
     assert pruned[0] == "inbox: 1 row deleted"
     assert "partitions made" in pruned[-1]
-    replayed = run("shop_operator", f"outboxkit republish --to-queue {broker.queue} --yes")
-    assert replayed.endswith("replayed 1 of 1")
+    ended = run("shop_operator", f"outboxkit republish --to-queue {broker.queue} --yes")
+    assert ended.endswith("republished 1 of 1")
     assert run("shop_consumer", consume) == "processed 1"
     with psycopg.connect(libpq(postgresql_url)) as connection:
         connection.execute("INSERT INTO outboxkit_sharding (queue, shards) VALUES (%s, 2)", [broker.queue])

@@ -40,13 +40,13 @@ def test_it_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch):
     ended = run("republish", "--to-queue", "q", *NOBODY)
     assert ended.code == 1
     assert "Publish them again? [y/N]" in ended.out
-    assert "replayed" not in ended.out
+    assert "republished" not in ended.out
 
 
 def test_a_broker_that_is_away_is_said(run: Run):
     ended = run("republish", "--to-queue", "q", "--yes", *NOBODY)
     assert ended.code == 1
-    assert ended.out.splitlines()[1:] == ["replayed 0 of 3"]
+    assert ended.out.splitlines()[1:] == ["republished 0 of 3"]
     assert "the broker is away" in ended.err
 
 
