@@ -27,6 +27,7 @@ from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, conflic
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.errors.failures import first_line, printable
+from outboxkit.errors.sqlstates import is_disk_full
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.message import Message
 from outboxkit.runtime.outage import Clock, is_cancelled, utc_now, what_is_away
@@ -189,7 +190,7 @@ class DirectPublisher(Publisher):
             else:
                 return None
             span.fails(cause)
-        if what_is_away(cause) == "database" and not await self._is_to_blame(message):
+        if is_disk_full(cause) or (what_is_away(cause) == "database" and not await self._is_to_blame(message)):
             return Receipt(Verdict.UNKNOWN, first_line(cause))
         try:
             await blame_database(self._engine, cause)

@@ -14,7 +14,7 @@ from outboxkit.consumer.attempts import UNUSABLE, blame_database
 from outboxkit.consumer.threads import Threads
 from outboxkit.database import silence
 from outboxkit.database.transaction import HandlerSession
-from outboxkit.errors.sqlstates import CHECK_VIOLATION, CONFLICT, TRANSIENT, sqlstate_of
+from outboxkit.errors.sqlstates import CHECK_VIOLATION, CONFLICT, TRANSIENT, is_disk_full, sqlstate_of
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.runtime.outage import Outage, jittered, sleep_unless_stopped, what_is_away
 
@@ -64,7 +64,7 @@ class Transactions:
             DatabaseAway: an outage outlasted the patience; the work is not to blame.
             asyncio.CancelledError: the work's own, or that of the consumer, which `is_cancelled` tells.
         """
-        lost = collided = refused = 0
+        lost = collided = refused = full = 0
         has_begun = False
 
         def begin(session: Session) -> T:
@@ -75,21 +75,31 @@ class Transactions:
         while True:
             has_begun = False
             try:
-                return await self._once(begin, in_thread=in_thread)
+                result = await self._once(begin, in_thread=in_thread)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
                 await blame_database(self._engine, cause)
                 collision = note_conflict(cause)
-                collided, lost = collided + collision, lost + (has_begun and not collision)
+                full = full + 1 if is_disk_full(cause) else 0
+                collided, lost = collided + collision, lost + (has_begun and not (collision or full))
                 refused = 0 if has_begun else refused + 1
                 away = None if collision else await self._away(cause)
                 if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
                     raise
+            else:
+                if full:
+                    self._outage.is_over("database")
+                return result
             if collision:
                 await sleep_unless_stopped(stop, conflict_delay(collided))
                 continue
             self._outage.begins(away)
-            await self._ride_out(stop)
+            if full:  # the probe writes nothing, so the work itself is tried
+                if self._outage.is_outlasted("database"):
+                    raise _outlasted(away)
+                await sleep_unless_stopped(stop, jittered(0.1 * 2 ** min(full, 6)))
+            else:
+                await self._ride_out(stop)
             if refused:  # the probe may have got one of the connections that the pool has, and there are no more
                 await sleep_unless_stopped(stop, jittered(0.05 * 2 ** min(refused, 5)))
             if stop.is_set():
@@ -106,8 +116,7 @@ class Transactions:
             try:
                 await self._outage.ride_out(self._probe, stop)
             except SQLAlchemyError as error:
-                cause = getattr(error, "orig", None) or error
-                self._outlasted = DatabaseAway(None, None, cause, connection_invalidated=True)
+                self._outlasted = _outlasted(error)
                 raise self._outlasted from error
 
     async def _once(self, work: Callable[[Session], T], *, in_thread: bool) -> T:
@@ -123,8 +132,8 @@ class Transactions:
     async def _away(self, cause: BaseException | None) -> BaseException | None:
         """The error that shows that the database is away. After a handler's timeout a probe tells whether it is.
 
-        It counts as away, too, if the insert of an inbox row was cancelled or did not get its lock: the handler has not
-        begun.
+        It counts as away, too, if its disk is full, or if the insert of an inbox row was cancelled or did not get its
+        lock: the handler has not begun.
         """
         if isinstance(cause, TimeoutError):
             try:
@@ -132,7 +141,7 @@ class Transactions:
             except Exception as error:  # noqa: BLE001 - judged like any other error
                 cause = error
         passing = TRANSIENT if isinstance(cause, DBAPIError) and _INBOX_INSERT.match(cause.statement or "") else ()
-        return cause if what_is_away(cause, passing=passing) == "database" else None
+        return cause if is_disk_full(cause) or what_is_away(cause, passing=passing) == "database" else None
 
     async def _probe(self, seconds: float = AWAY_SECONDS) -> None:
         """Make sure that the database answers and accepts rows."""
@@ -141,6 +150,10 @@ class Transactions:
                 await session.execute(statements.inbox.probe_writable())
         except TimeoutError as error:
             raise OperationalError(None, None, NO_ANSWER, connection_invalidated=True) from error
+
+
+def _outlasted(error: BaseException | None) -> DatabaseAway:
+    return DatabaseAway(None, None, getattr(error, "orig", error) or NO_ANSWER, connection_invalidated=True)
 
 
 def _transact(session: Session, work: Callable[[Session], T]) -> T:

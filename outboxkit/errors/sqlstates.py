@@ -19,9 +19,9 @@ READ_ONLY = "25006"
 AWAY = ("08", "57P01", "57P02", "57P03", "53300", READ_ONLY, *UNPREPARED)
 """Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
 its promotion. And sessions that a pooler has mixed up."""
-CANNOT_OPEN = 14
-AWAY_CODES = frozenset({5, 6, 10, CANNOT_OPEN})
-"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
+CANNOT_OPEN, NO_ROOM = 14, 13
+AWAY_CODES = frozenset({5, 6, 10, NO_ROOM, CANNOT_OPEN})
+"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN."""
 
 # Transient: the same statement may succeed a moment later.
 TRANSIENT = (CANCELED, "25P03", DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE, "53", "58")
@@ -43,6 +43,8 @@ DATA_EXCEPTION = "22"
 """A value that its column cannot hold; the error's first line ends with it."""
 
 
+DISK_FULL, TEMPORARY_FILE = "53100", "pgsql_tmp"
+"""The second is in the names of the files that a statement fills alone, such as by a sort."""
 ABORTED = "25P02"
 """The transaction takes no more statements: an earlier one failed."""
 NO_END = "2D000"
@@ -60,6 +62,14 @@ def sqlstate_of(error: BaseException) -> str | None:
 
 _OWN_STATEMENT = "_pg3_"
 """The beginning of the names under which psycopg prepares statements."""
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether the database has no room for rows, which says nothing about the work."""
+    original = getattr(error, "orig", error)
+    if getattr(original, "sqlite_errorcode", 0) & 0xFF == NO_ROOM:
+        return True
+    return error is not None and sqlstate_of(error) == DISK_FULL and TEMPORARY_FILE not in str(original)
 
 
 def is_handlers_statement(error: BaseException) -> bool:

@@ -158,6 +158,13 @@ class Outage:
         """Whether this one, `broker` or `database`, could not be reached when it was last needed."""
         return server in self._away
 
+    def is_outlasted(self, server: str) -> bool:
+        """Whether this one has been away for as long as the patience lasts."""
+        if self._patience is None or server not in self._away:
+            return False
+        since, _ = self._away[server]
+        return self._monotonic() - since >= self._patience
+
     async def ride_out(
         self, step: Callable[[], Awaitable[T]], stop: asyncio.Event, *, reaches: Collection[str] = SERVERS
     ) -> T | None:

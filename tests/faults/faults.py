@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults.replicated import Replicated
+from tests.faults.small_disk import SmallDisk
 from tests.servers import OwnServer, Server
 from tests.servers.cluster import Cluster
 from tests.support.tcp_proxy import TcpProxy
@@ -160,6 +161,15 @@ def database_read_only(world: World, numbers: random.Random) -> Iterator[None]:
         yield
         person.execute("ALTER SYSTEM RESET default_transaction_read_only")
         person.execute("SELECT pg_reload_conf()")
+
+
+@contextmanager
+def database_disk_full(world: World, numbers: random.Random) -> Iterator[None]:
+    """It has no byte left, for rows or for its log. Where it has given up, an operator starts it again."""
+    assert isinstance(world.database, SmallDisk), "it needs --small-disk"
+    world.database.fill()
+    yield
+    world.database.free()
 
 
 @contextmanager
@@ -316,6 +326,8 @@ CLUSTERED = _named(node_frozen, node_parted, majority_lost, leaders_moved)
 """Further ones, with three nodes of RabbitMQ."""
 REPLICATED = _named(primary_lost, primary_not_fenced)
 """Further ones, with a standby of PostgreSQL."""
+SMALL = _named(database_disk_full)
+"""A further one, with a PostgreSQL on a small disk."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +345,7 @@ class Broken:
         numbers, began = random.Random(self.seed), time.time()
         with ExitStack() as broken:
             for name in self.names:
-                broken.enter_context((ALL | CLUSTERED | REPLICATED)[name](world, numbers))
+                broken.enter_context((ALL | CLUSTERED | REPLICATED | SMALL)[name](world, numbers))
             time.sleep(self.seconds)
         return began, time.time()
 

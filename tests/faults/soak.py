@@ -24,7 +24,7 @@ from outboxkit import tables
 from tests.acceptance.deployment import UNEXPECTED, Deployment
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults import shop
-from tests.faults.faults import ALL, CLUSTERED, REPLICATED, ends_well, plan
+from tests.faults.faults import ALL, CLUSTERED, REPLICATED, SMALL, ends_well, plan
 from tests.faults.history import Committed, Dead, Fault, Handled, History, Published, Rules, Verdict, judge
 from tests.processes import COMMAND
 from tests.servers import OwnServer, Server, create_database, drop_database, provide_pooler
@@ -55,9 +55,10 @@ SETTINGS = {
 }
 
 
-def known(*, nodes: int, standby: bool) -> tuple[str, ...]:
+def known(*, nodes: int = 1, standby: bool = False, small_disk: bool = False) -> tuple[str, ...]:
     """The names of the faults of these servers."""
-    return (*ALL, *(CLUSTERED if nodes > 1 else ()), *(REPLICATED if standby else ()))
+    more = ((CLUSTERED, nodes > 1), (REPLICATED, standby), (SMALL, small_disk))
+    return (*ALL, *(name for faults, is_here in more if is_here for name in faults))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class Run:
         longest: seconds of a fault, at most.
         pooler: PgBouncer is before the workers.
         standby: the database has a synchronous standby.
+        small_disk: the database's disk can be filled.
         chosen: the numbers of faults of the plan, which alone happen; None for all of these seconds.
     """
 
@@ -80,13 +82,14 @@ class Run:
     nodes: int = 1
     pooler: bool = False
     standby: bool = False
+    small_disk: bool = False
     chosen: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         options = [f"--nodes {self.nodes}"] if self.nodes > 1 else []
-        options += ["--pooler"] * self.pooler + ["--standby"] * self.standby
+        options += ["--pooler"] * self.pooler + ["--standby"] * self.standby + ["--small-disk"] * self.small_disk
         options += [f"--longest {self.longest:g}"] if self.longest != type(self).longest else []
-        if set(self.names) != set(known(nodes=self.nodes, standby=self.standby)):
+        if set(self.names) != set(known(nodes=self.nodes, standby=self.standby, small_disk=self.small_disk)):
             options.append(f"--only '{','.join(self.names)}'")
         if self.chosen is not None:
             options.append(f"--faults {','.join(map(str, self.chosen))}")

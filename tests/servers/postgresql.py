@@ -36,14 +36,16 @@ class PrivatePostgresql:
     Args:
         programs: the folder of its programs.
         tls: it takes encrypted connections too, and lets in whoever shows a certificate of this authority for the role.
+        settings: of the server, beside those of all tests.
     """
 
     controllable = True
 
-    def __init__(self, programs: Path, *, tls: Certificates | None = None) -> None:
-        self._programs = programs
+    def __init__(self, programs: Path, *, tls: Certificates | None = None, **settings: str) -> None:
+        self._programs, self._settings = programs, SETTINGS | settings
         self._tls = tls
         self._home = Home("postgres")
+        self.data = self._home.make_folder("data")
         self._password = secrets.token_hex(12)
         (self._port,) = free_ports(1)
         self.url = _url("127.0.0.1", self._port, self._password)
@@ -53,9 +55,9 @@ class PrivatePostgresql:
         """Create the cluster the first time, start it and wait for a connection."""
         if self._process is not None and self._process.alive():
             return
-        if not (self._home.folder / "data" / "PG_VERSION").exists():
+        if not (self.data / "PG_VERSION").exists():
             self._create_cluster()
-        settings = SETTINGS | {
+        settings = self._settings | {
             "port": str(self._port),
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self._home.folder),
@@ -64,7 +66,7 @@ class PrivatePostgresql:
             names = {"ssl_ca_file": "ca.pem", "ssl_cert_file": "server.pem", "ssl_key_file": "server.key"}
             settings |= {"ssl": "on"} | {name: str(self._home.folder / file) for name, file in names.items()}
         arguments: list[str | Path] = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-        command = (self._programs / "postgres", "-D", self._home.folder / "data", *arguments)
+        command = (self._programs / "postgres", "-D", self.data, *arguments)
         # SIGQUIT is PostgreSQL's immediate shutdown: no checkpoint, recovery at the next start. SIGKILL would leave
         # backends behind, which lead sessions of their own.
         process = self._process = self._home.spawn(command, {}, "postgresql.log", signal.SIGQUIT)
@@ -90,7 +92,6 @@ class PrivatePostgresql:
         other = PrivatePostgresql(self._programs)
         other._password = self._password
         other.url = _url("127.0.0.1", other._port, self._password)
-        folder = other._home.folder / "data"
         options = ("-R", "-X", "stream", "--checkpoint=fast", "--no-sync")
         other._home.run(
             (
@@ -98,7 +99,7 @@ class PrivatePostgresql:
                 "-d",
                 _conninfo(self.url),
                 "-D",
-                folder,
+                other.data,
                 *options,
             ),
             {},
@@ -117,13 +118,13 @@ class PrivatePostgresql:
         password = self._home.write("password", self._password)
         self._home.run(
             (
-                self._programs / "initdb", "-D", self._home.folder / "data", "--username=outboxkit",
+                self._programs / "initdb", "-D", self.data, "--username=outboxkit",
                 "--auth=md5", f"--pwfile={password}", "--encoding=UTF8", f"--locale={_locale()}", "--no-sync",
             ),
             {},
         )  # fmt: skip
         if self._tls is not None:
-            access = self._home.folder / "data" / "pg_hba.conf"
+            access = self.data / "pg_hba.conf"
             everybody = "host all outboxkit 127.0.0.1/32 md5\nhostssl all all 127.0.0.1/32 cert\n"
             access.write_text(everybody)
 

@@ -251,6 +251,18 @@ async def test_a_message_whose_handler_loses_another_database_fails_in_the_end(b
     assert verdicts == [[Verdict.UNKNOWN]] * 4 + [[Verdict.REJECTED]] * 2
 
 
+async def test_a_disk_that_is_full_is_nobodys_fault_however_often(bench: Bench):
+    @inbox_handler("Fills")
+    def fills(session: Session, event: OrderConfirmed) -> None:
+        session.execute(text("PRAGMA max_page_count = 1"))  # no more than it has
+        session.execute(text("CREATE TABLE filling AS SELECT randomblob(1000000) AS blob"))
+
+    publisher = direct(bench, fills)
+    receipts = [(await published(publisher, [message()]))[0] for _ in range(6)]
+    assert {receipt.verdict for receipt in receipts} == {Verdict.UNKNOWN}
+    assert "disk is full" in str(receipts[0].reason)
+
+
 async def test_a_database_that_is_away_is_nobodys_fault(bench: Bench, tmp_path: Path):
     bench.engine = process.engine(f"sqlite:///{tmp_path}/gone/shop.db", name="test")
     receipts = await published(direct(bench, work, async_work), [message(), message(id="m-2")])

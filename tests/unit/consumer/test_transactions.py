@@ -11,6 +11,7 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, DatabaseAway, Transactions, is_conflict
@@ -23,8 +24,8 @@ from tests.unit.shop import OrderConfirmed, effects, message
 
 
 class FromServer(Exception):
-    def __init__(self, sqlstate: str, table_name: str | None = None) -> None:
-        super().__init__(sqlstate)
+    def __init__(self, sqlstate: str, table_name: str | None = None, text: str = "") -> None:
+        super().__init__(sqlstate, text)
         self.sqlstate, self.diag = sqlstate, SimpleNamespace(table_name=table_name)
 
 
@@ -115,7 +116,7 @@ async def test_a_connection_that_is_not_given_is_asked_for_again_and_again(
     assert 1 < max(delays) < 5
 
 
-@pytest.mark.parametrize("sqlstate", ["57014", "55P03", "53100"])
+@pytest.mark.parametrize("sqlstate", ["57014", "55P03", "53200"])
 @pytest.mark.parametrize("place", ["outboxkit_inbox", "ops.outboxkit_inbox"])
 async def test_an_insert_of_an_inbox_row_that_is_cancelled_is_not_the_handlers_failure(
     transactions: Transactions, sqlstate: str, place: str
@@ -125,6 +126,33 @@ async def test_an_insert_of_an_inbox_row_that_is_cancelled_is_not_the_handlers_f
     assert await transactions.run(work, asyncio.Event()) == "done"
     with pytest.raises(DBAPIError):
         await transactions.run(Work(failure(sqlstate, statement="INSERT INTO orders (id)")), asyncio.Event())
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_disk_that_is_full_is_nobodys_fault_however_often(
+    transactions: Transactions, monkeypatch: pytest.MonkeyPatch, wrapped: bool
+):
+    delays, error = list[float](), failure("53100", statement="INSERT INTO orders (id)")
+    monkeypatch.setattr("outboxkit.consumer.transactions.jittered", lambda seconds: delays.append(seconds) or 0.0)
+    transactions._outage = Outage("test", passing=TRANSIENT)
+    with capture_logs() as log:
+        work = Work(*(of_a_batch(error) if wrapped else error for _ in range(3 * LOST_CONNECTIONS)))
+        assert await transactions.run(work, asyncio.Event()) == "done"
+    assert [line["event"] for line in log] == ["database is away, waiting", "database is back, work goes on"]
+    assert delays == sorted(delays)
+    assert 5 < max(delays) < 10
+
+
+async def test_a_drain_does_not_wait_for_room_for_ever(transactions: Transactions):
+    transactions._outage = Outage("test", passing=TRANSIENT, patience=0.0)
+    with pytest.raises(DatabaseAway, match="53100"):
+        await transactions.run(Work(failure("53100"), failure("53100")), asyncio.Event())
+
+
+async def test_a_temporary_file_that_fills_the_disk_is_the_handlers_failure(transactions: Transactions):
+    text = 'could not write to file "base/pgsql_tmp/pgsql_tmp7.0": No space left on device'
+    with pytest.raises(DBAPIError, match="pgsql_tmp"):
+        await transactions.run(Work(DBAPIError("SELECT", {}, FromServer("53100", text=text))), asyncio.Event())
 
 
 async def test_what_the_handler_raises_comes_at_once(transactions: Transactions):
