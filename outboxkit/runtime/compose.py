@@ -24,7 +24,7 @@ from outboxkit.errors import (
 )
 from outboxkit.errors.extras import how_to_install
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import refused_connection
+from outboxkit.errors.sqlstates import is_of_a_file, refused_connection
 from outboxkit.exit_codes import FAILED, WRONG_SETTINGS
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.runtime import logs, process, urls
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from outboxkit.runtime.sources import Shards
 
 _IS_IT_THERE = "Is it running, are host and port in {} right, and does the network let this machine through?"
+_IS_FILE_FREE = "Is another process writing to the file, is its disk full, or may this user not write to its folder?"
 _UNSET_BROKER = urls.shown(defaults.BROKER_URL)
 """The address of the broker if none is set, as errors and the log have it."""
 
@@ -381,8 +382,8 @@ def explain(error: Exception) -> tuple[str, int]:
             text = f"{urls.named_by(error)}the database refuses the connection: {_ended(first_line(error))}"
             return f"{text}; {refusal[1]}", WRONG_SETTINGS
         if what_is_away(error):
-            text = f"the database is away: {_ended(first_line(error))}"
-            return f"{urls.named_by(error)}{text}. {_IS_IT_THERE.format('OUTBOXKIT_DATABASE_URL')}", FAILED
+            cure = _IS_FILE_FREE if is_of_a_file(error) else _IS_IT_THERE.format("OUTBOXKIT_DATABASE_URL")
+            return f"{urls.named_by(error)}the database is away: {_ended(first_line(error))}. {cure}", FAILED
         return f"{urls.named_by(error)}the database {schema.cure_of(error) or 'refused'}: {first_line(error)}", FAILED
     if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
         return cure, WRONG_SETTINGS

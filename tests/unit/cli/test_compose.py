@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import typer
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handler
@@ -222,10 +224,22 @@ def test_a_broker_that_is_not_set_is_not_said_to_be_wrong(monkeypatch: pytest.Mo
     assert "are host and port in OUTBOXKIT_BROKER_URL right" in compose.explain(refused)[0]
 
 
-def test_what_is_away_is_told_with_what_to_look_at():
-    text, code = compose.explain(BrokerUnavailable("cannot connect to amqp://mq:5672/: nothing answered within 10 s."))
+def test_a_file_that_cannot_be_used_is_no_server(tmp_path: Path):
+    engine = create_engine(f"sqlite:///{tmp_path}/small.db")
+    with engine.connect() as connection:
+        connection.execute(text("PRAGMA max_page_count = 1"))
+        with pytest.raises(OperationalError) as full:
+            connection.execute(text("CREATE TABLE filling AS SELECT randomblob(100000) AS blob"))
+    engine.dispose()
+    told, code = compose.explain(full.value)
     assert code == 1
-    assert text == (
+    assert told.startswith("the database is away: OperationalError: database or disk is full. Is another process")
+
+
+def test_what_is_away_is_told_with_what_to_look_at():
+    told, code = compose.explain(BrokerUnavailable("cannot connect to amqp://mq:5672/: nothing answered within 10 s."))
+    assert code == 1
+    assert told == (
         "the broker is away: cannot connect to amqp://mq:5672/: nothing answered within 10 s. Is it running, are host "
         "and port in OUTBOXKIT_BROKER_URL right, and does the network let this machine through?"
     )
