@@ -6,9 +6,9 @@ CPython 3.11 goes round for ever in a traced function that a pending call runs, 
 (python/cpython#118095). Without coverage nobody asks for these greenlets.
 """
 
-import sys
 import threading
 from typing import Any
+from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
 
@@ -16,11 +16,14 @@ _KEPT: list[greenlet] = []
 
 
 def coverage_init(_registry: Any, _options: dict[str, Any]) -> None:
-    """Have each thread that starts from now on leave its greenlet here."""
-    threading.setprofile(_keep)
+    """Have each thread that starts from now on leave its greenlet here.
 
+    A hook of `threading.setprofile` would do, but a thread ends without a word if another one sets its hook meanwhile.
+    """
+    bootstrap = vars(threading.Thread)["_bootstrap_inner"]
 
-def _keep(*_event: Any) -> None:
-    """The first event of a thread, and the only one that is heard."""
-    sys.setprofile(None)
-    _KEPT.extend([getcurrent()] * 2)  # of one that is kept once, greenlet looks for the keeper, and may not find it
+    def keep(thread: threading.Thread) -> None:
+        _KEPT.extend([getcurrent()] * 2)  # of one that is kept once, greenlet looks for the keeper, and may not find it
+        bootstrap(thread)
+
+    patch.object(threading.Thread, "_bootstrap_inner", keep).start()
