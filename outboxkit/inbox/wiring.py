@@ -178,14 +178,16 @@ def load_module(name: str) -> ModuleType:
             f"module {name!r} cannot be imported: {_location(error)}it ends the program, with sys.exit; {hint}"
         ) from error
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+        is_path = not name or name.startswith(".")
+        missing = name if is_path else error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
             hint = "MODULE is a dotted name, importable from the current directory"
             module, colon, attribute = name.partition(":")
             if module.endswith(".py"):
-                hint += f", without .py: {module.removesuffix('.py').replace('/', '.')}"
+                hint += f", without .py: {module.removesuffix('.py').lstrip('./').replace('/', '.')}"
             elif colon:
                 hint += f", without :{attribute}: {module} is enough, all of its handlers are taken"
-            raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
+            raise ConfigurationError(f"no module named {missing!r}; {hint}") from None
         text = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else first_line(error)
         raise ConfigurationError(f"module {name!r} cannot be imported: {_location(error)}{text}") from error
 

@@ -48,6 +48,8 @@ NEEDED: dict[str, dict[str, str]] = {
 """The work that a role may be for, and the rights on the tables without which it cannot be done."""
 _OF_SESSIONS = {RELAY_SESSION: "relay", CONSUMER_SESSION: "consume", RETENTION_SESSION: "prune"}
 """The work of a session, by the beginning of its name."""
+_OF_OPERATOR = frozenset(("prune", "replay dead letters"))
+"""The works that one role is for: it may have all rights of one, and lack some of the other."""
 MOST_RIGHTS_LACKING = 0.25
 """The share of a work's rights from which on a role that lacks them is for another work."""
 _GRANT = re.compile(r"(\w+)(?: \(([^)]*)\))?")
@@ -95,7 +97,8 @@ def _works_of(missing: Mapping[str, list[Right]]) -> set[str]:
     adds = shares.pop("add messages") == 0
     nearest = min(shares, key=lambda work: shares[work])
     if shares[nearest] == 0:
-        return set()
+        others = _OF_OPERATOR - {nearest} if nearest in _OF_OPERATOR else ()
+        return {work for work in others if 0 < shares[work] < MOST_RIGHTS_LACKING}
     if shares[nearest] < MOST_RIGHTS_LACKING:
         return {nearest}
     return set() if adds else {"add messages"}

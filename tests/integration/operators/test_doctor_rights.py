@@ -61,6 +61,20 @@ def test_a_role_that_may_do_nothing_is_told_what_it_lacks(postgresql_url: str) -
             assert "right-missing" not in codes(postgresql_url, rights.check_rights)
 
 
+def test_an_operator_who_lacks_a_right_of_one_work_alone_is_told(postgresql_url: str) -> None:
+    with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
+        owner.execute(granted("shop_operator").replace("TO shop_operator;", f"TO {name};"))
+        for work, right in (
+            ("replay dead letters", "UPDATE (resolution) ON outboxkit_dead_letter"),
+            ("prune", "DELETE ON outboxkit_handler"),
+        ):
+            owner.execute(f"REVOKE {right} FROM {name}")
+            finding = one(url, rights.check_rights, "right-missing")
+            assert finding.what == f"Role {name} is to {work} and lacks rights: {right}."
+            owner.execute(finding.commands[0])
+            assert codes(url, rights.check_rights) == []
+
+
 def of_role(found: list[Diagnosis], code: str, name: str) -> Diagnosis:
     (finding,) = [each for each in found if each.code == code and name in each.what]
     return finding

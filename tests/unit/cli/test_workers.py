@@ -73,6 +73,9 @@ def never(session, event: Never): ...
         ("unit_missing.handlers", "no module named 'unit_missing"),
         ("json.missing", "MODULE is a dotted name"),
         ("shop/handlers.py", "importable from the current directory, without .py: shop.handlers"),
+        ("./shop.py", "importable from the current directory, without .py: shop"),
+        ("../shop", "no module named '../shop'; MODULE is a dotted name"),
+        ("", "no module named ''; MODULE is a dotted name"),
         ("shop.handlers:send", "without :send: shop.handlers is enough, all of its handlers are taken"),
     ],
 )
