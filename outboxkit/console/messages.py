@@ -125,6 +125,8 @@ async def _tree(visit: Visit, one: MessageTrace) -> tuple[Sequence[tuple[int, Me
 async def search(visit: Visit) -> Response:
     """Find messages by an id, a key or a correlation id, in this order; or by the one that a link names."""
     asked, only = visit.asked("q"), visit.choice("by", IDENTITIES)
+    if asked is not None and only is None:  # it was typed
+        asked = asked.strip() or None
     if asked is None:
         return visit.page("search.html", asked="", by="", trace=None)
     for by in IDENTITIES if only is None else (only,):

@@ -149,7 +149,7 @@ class Visit:
         return {**action, "error": "…"} if "error" in action and not self.may("payload") else action
 
     def asked(self, name: str) -> str | None:
-        """A parameter of the query, without blanks around it; None if it is empty.
+        """A parameter of the query; None if it is empty. Names in the tables may have blanks around them.
 
         `error` needs the right `payload`: the text of an error that the user may not see could be guessed by it.
         """
@@ -174,11 +174,11 @@ class Visit:
 
     def age(self, name: str) -> timedelta | None:
         """A parameter of the query that is a duration."""
-        return duration_of(name, self.asked(name) or "")
+        return duration_of(name, (self.asked(name) or "").strip())
 
     def sent(self, name: str, *, longest: int = LONGEST) -> str:
         """A field of the form, without blanks around it."""
-        return _accepted(name, self.form.get(name, [""])[-1], longest)
+        return _accepted(name, self.form.get(name, [""])[-1].strip(), longest)
 
     async def write(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """The result of `work` in a transaction that is committed."""
@@ -280,7 +280,6 @@ async def read_form(request: Request) -> Mapping[str, list[str]]:
 
 
 def _accepted(name: str, text: str, longest: int = LONGEST) -> str:
-    text = text.strip()
     if "\0" in text or len(text) > longest:
         raise HTTPException(
             400, f"“{name}” is too long, or holds a NUL: text of at most {longest} characters is accepted."

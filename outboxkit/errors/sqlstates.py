@@ -64,11 +64,6 @@ _OWN_STATEMENT = "_pg3_"
 """The beginning of the names under which psycopg prepares statements."""
 
 
-def is_of_a_file(error: BaseException) -> bool:
-    """Whether it is SQLite's error."""
-    return hasattr(getattr(error, "orig", error), "sqlite_errorcode")
-
-
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether the database has no room for rows, which says nothing about the work."""
     original = getattr(error, "orig", error)

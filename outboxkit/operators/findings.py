@@ -195,7 +195,8 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         "on.",
         cure="Start the server, or correct host, port, database, user and password in OUTBOXKIT_DATABASE_URL, or in "
         "the file of OUTBOXKIT_DATABASE_URL_FILE. If they are right, look at pg_hba.conf, at the network, and at a "
-        "pooler, whose pool may be full. A process reads a changed password at its next start.",
+        "pooler, whose pool may be full. A process reads a changed password at its next start. SQLite: the path must "
+        "lead to one of its files, and this user must be allowed to write to that and to its folder.",
         alerts=("OutboxkitDisconnected", "OutboxkitConsumerDisconnected", "OutboxkitTargetDown"),
     ),
     "connections-used-up": FindingKind(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from outboxkit.errors import (
 )
 from outboxkit.errors.extras import how_to_install
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import is_of_a_file, refused_connection
+from outboxkit.errors.sqlstates import refused_connection
 from outboxkit.exit_codes import FAILED, WRONG_SETTINGS
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.runtime import logs, process, urls
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from outboxkit.runtime.settings import Settings as Settings  # noqa: PLC0414 - for the annotations of programs
     from outboxkit.runtime.sources import Shards
 
-_IS_IT_THERE = "Is it running, are host and port in {} right, and does the network let this machine through?"
-_IS_FILE_FREE = "Is another process writing to the file, is its disk full, or may this user not write to its folder?"
 _UNSET_BROKER = urls.shown(defaults.BROKER_URL)
 """The address of the broker if none is set, as errors and the log have it."""
 
@@ -361,6 +360,13 @@ def _refuse(arguments: Sequence[str]) -> None:
         raise ConfigurationError(f"{arguments[0]!r} is not accepted: settings come from OUTBOXKIT_… variables here")
 
 
+def _question(text: str, variable: str) -> str:
+    """The question that leads to the cure of a server that is away, or of a file of SQLite, by its error's text."""
+    if re.search("database is locked|disk is full|disk I/O error", text):
+        return "Has another process a transaction open in this file, or is its disk full?"
+    return f"Is it running, are host and port in {variable} right, and does the network let this machine through?"
+
+
 def explain(error: Exception) -> tuple[str, int]:
     """The line and the exit code for an error that ends a process. One that nobody expected is logged, too."""
     if isinstance(error, ConfigurationError | BrokerRefused):
@@ -370,7 +376,7 @@ def explain(error: Exception) -> tuple[str, int]:
         if _UNSET_BROKER in text and not {"OUTBOXKIT_BROKER_URL", "OUTBOXKIT_BROKER_URL_FILE"} & os.environ.keys():
             return f"{text}. OUTBOXKIT_BROKER_URL is not set, and this is its default: set it to your broker's", FAILED
         variable = "OUTBOXKIT_DATABASE_URL" if error.peer == "database" else "OUTBOXKIT_BROKER_URL"
-        return f"{text}. {_IS_IT_THERE.format(variable)}", FAILED
+        return f"{text}. {_question(text, variable)}", FAILED
     if isinstance(error, LifespanError):
         logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):
@@ -382,8 +388,8 @@ def explain(error: Exception) -> tuple[str, int]:
             text = f"{urls.named_by(error)}the database refuses the connection: {_ended(first_line(error))}"
             return f"{text}; {refusal[1]}", WRONG_SETTINGS
         if what_is_away(error):
-            cure = _IS_FILE_FREE if is_of_a_file(error) else _IS_IT_THERE.format("OUTBOXKIT_DATABASE_URL")
-            return f"{urls.named_by(error)}the database is away: {_ended(first_line(error))}. {cure}", FAILED
+            text = f"the database is away: {_ended(first_line(error))}"
+            return f"{urls.named_by(error)}{text}. {_question(text, 'OUTBOXKIT_DATABASE_URL')}", FAILED
         return f"{urls.named_by(error)}the database {schema.cure_of(error) or 'refused'}: {first_line(error)}", FAILED
     if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
         return cure, WRONG_SETTINGS

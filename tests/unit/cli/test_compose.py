@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -233,7 +234,7 @@ def test_a_file_that_cannot_be_used_is_no_server(tmp_path: Path):
     engine.dispose()
     told, code = compose.explain(full.value)
     assert code == 1
-    assert told.startswith("the database is away: OperationalError: database or disk is full. Is another process")
+    assert told.startswith("the database is away: OperationalError: database or disk is full. Has another process")
 
 
 def test_what_is_away_is_told_with_what_to_look_at():
@@ -243,3 +244,13 @@ def test_what_is_away_is_told_with_what_to_look_at():
         "the broker is away: cannot connect to amqp://mq:5672/: nothing answered within 10 s. Is it running, are host "
         "and port in OUTBOXKIT_BROKER_URL right, and does the network let this machine through?"
     )
+
+
+def test_a_locked_file_of_sqlite_has_no_host_and_no_port():
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    by_publisher = BrokerUnavailable("OperationalError: database is locked")
+    by_publisher.peer = "database"
+    told = "the database is away: OperationalError: database is locked. Has another process a transaction open"
+    for error in (OperationalError("INSERT", {}, busy), by_publisher):
+        assert compose.explain(error)[0].startswith(told)

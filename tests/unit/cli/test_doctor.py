@@ -41,6 +41,16 @@ def test_a_server_that_is_away_is_a_finding_without_a_secret(run: Run) -> None:
     assert "hunter2" not in ended.out + ended.err
 
 
+def test_a_file_that_is_no_database_has_a_cure_of_its_own(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("hello " * 1000)
+    ended = run("doctor", *DATABASE, "--json", "--database-url", f"sqlite:///{tmp_path}/text.db")
+    (finding,) = json.loads(ended.out)["findings"]
+    assert (finding["code"], "SQLite: the path must lead to one of its files" in finding["cure"]) == (
+        "database-away",
+        True,
+    )
+
+
 def test_wrong_usage_ends_with_2(run: Run, sqlite_url: str) -> None:
     for arguments, retention in ((("--only", "disk"), "1d"), (("no.such.module",), "1d"), ((), "soon")):
         ended = run("doctor", *arguments, "--database-url", sqlite_url, inbox_retention=retention)

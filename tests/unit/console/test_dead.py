@@ -12,7 +12,8 @@ from sqlalchemy import Engine, delete, update
 
 from outboxkit.console import dead
 from outboxkit.tables import dead_letter
-from tests.integration.operators.dead_rows import buried, fill
+from tests.integration.operators.dead_rows import buried, fill, waiting
+from tests.integration.operators.dead_rows import dead as parking
 from tests.unit.console.conftest import Browser
 
 NOW = datetime.now(UTC)
@@ -99,7 +100,7 @@ async def test_without_a_resolved_one_the_open_ones_are_not_denied(browser: Brow
 
 
 async def test_the_numbers_of_a_dry_run_lead_to_their_rows(browser: Browser, letters: Engine):
-    fill(letters, [letter("blank", type=" A"), letter("empty", type="")])  # no filter finds these
+    fill(letters, [letter("blank", type=" A"), letter("empty", type="")])  # no filter finds the empty one
     async with browser() as client:
         for query in ("all=yes&newer=1d", "id=1&id=2&id=3"):
             page = (await client.get(f"/dead/plan?action=discard&{query}")).text
@@ -112,6 +113,22 @@ async def test_the_numbers_of_a_dry_run_lead_to_their_rows(browser: Browser, let
                     shown += rows.count('name="id"')
                     place = rows.partition('rel="next" href="')[2].partition('"')[0]
                 assert shown == int(number)
+
+
+async def test_the_numbers_of_a_key_with_blanks_lead_to_its_own_rows(browser: Browser, engine: Engine):
+    for count, key in enumerate(("order-1", " order-1", "order-1 ", ""), 1):
+        places = range(10 * count, 10 * count + count)
+        fill(engine, [parking(each, key=key) for each in places], [waiting(each + 100, key) for each in places])
+    async with browser() as client:
+        page = (await client.get("/keys")).text
+        links = re.findall(r'class="number" href="([^"]+)">(\d)', page)
+        assert len(links) == 6, "no filter finds an empty key"
+        for link, number in links:
+            rows = (await client.get(html.unescape(link))).text
+            assert (link, rows.count('class="id"')) == (link, int(number))
+        typed = "/search?q=++order-1+"
+        for link in (*re.findall(r'href="(/search[^"]+)"', page), typed):
+            assert "Messages with the key" in (await client.get(html.unescape(link))).text
 
 
 async def test_a_page_reads_a_window_says_so_and_leads_on(
