@@ -127,7 +127,7 @@ def _read_ids(path: str) -> list[str]:
     """The message ids in a file, one a line."""
     accepted = "a file of text with a message id on each line is accepted, or - for standard input"
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8-sig")
     except OSError as error:
         raise ConfigurationError(f"--ids-file is {path!r}: it cannot be read ({error.strerror}); {accepted}") from None
     except ValueError:

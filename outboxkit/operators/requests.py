@@ -48,7 +48,8 @@ def list_requests(
     """The requests whose keys expire last, at most `limit`; those that match are looked for among the last `WINDOW`."""
     now = read_now(connection)
     wanted = {"of_key": key, "of_scope": scope, "of_state": state, "window": WINDOW, "limit": limit}
-    return [_known(row, now) for row in connection.execute(statements.idempotency.newest_requests(), wanted)]
+    rows = [_known(row, now) for row in connection.execute(statements.idempotency.newest_requests(), wanted)]
+    return [row for row in rows if state in (None, row.state)]  # expired ones are behind all others
 
 
 def find_requests(connection: Connection, key: str, *, limit: int = 50) -> list[KnownRequest]:

@@ -92,7 +92,7 @@ def test_what_is_no_moment(text: str):
 def test_message_ids_from_a_file_or_standard_input(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ask = ("republish", "--to-queue", "q", "--dry-run")
     file = tmp_path / "ids"
-    file.write_text("m\n\n other \n")
+    file.write_text("\ufeffm\n\n other \n")  # with a byte order mark, as editors of Windows write it
     assert run(*ask, "--ids-file", str(file)).out.endswith("; of the ids, 1 are not kept\n")
     for ids, said in (("m\n", "3 messages for queue q, published from "), ("other\n", "no such message is kept")):
         monkeypatch.setattr(sys, "stdin", io.StringIO(ids))

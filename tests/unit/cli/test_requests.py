@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, update
 
 from outboxkit import tables
 from tests.unit.cli.conftest import Run
@@ -39,6 +39,10 @@ def test_keys_are_listed_without_anything_of_the_request_or_the_answer(run: Run,
     for text in (shown.out, one.out, as_json):
         assert "4111" not in text
         assert "hunter2" not in text
+    with engine.begin() as connection:
+        connection.execute(update(tables.idempotency).values(expires_at=NOW - HOUR))
+    assert run("requests", "list", *on).out.count("expired") == 3
+    assert "no request matches" in run("requests", "list", "--state", "processing", *on).out, "they are expired"
 
 
 def test_bad_input_and_unknown_keys_are_told(run: Run, engine: Engine, database_url: str):
