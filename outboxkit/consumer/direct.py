@@ -171,7 +171,7 @@ class DirectPublisher(Publisher):
             days = self._retention / timedelta(days=1)
             reason = (
                 f"it is older than the inbox is sure to remember ({days:g} days), so it may have been handled before. "
-                "A longer `retention` of the publisher accepts it"
+                "A longer OUTBOXKIT_INBOX_RETENTION, the publisher's `retention`, accepts it"
             )
             return Receipt(Verdict.REJECTED, reason, final=True)
         return None

@@ -9,6 +9,7 @@ from outboxkit.database.session_names import CONSUMER_SESSION, RELAY_SESSION, RE
 from outboxkit.errors.figures import printable_name
 from outboxkit.operators.doctor.installation import Database
 from outboxkit.operators.findings import Diagnosis, finding, quoted
+from outboxkit.runtime.settings import Settings
 
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 NEEDED: dict[str, dict[str, str]] = {
@@ -46,6 +47,11 @@ NEEDED: dict[str, dict[str, str]] = {
     },
 }
 """The work that a role may be for, and the rights on the tables without which it cannot be done."""
+_IF_SET = {
+    "published_retention": ("relay", "published", "INSERT"),
+    "dead_retention": ("prune", "dead_letter", "SELECT (id, dead_at, parked, resolution), UPDATE (parked), DELETE"),
+}
+"""Settings, and what each adds to the rights of a work: a table, and the rights on it."""
 _OF_SESSIONS = {RELAY_SESSION: "relay", CONSUMER_SESSION: "consume", RETENTION_SESSION: "prune"}
 """The work of a session, by the beginning of its name."""
 _OF_OPERATOR = frozenset(("prune", "replay dead letters"))
@@ -66,12 +72,12 @@ class Right(NamedTuple):
 
 def check_rights(database: Database) -> Iterator[Diagnosis]:
     """Compare the rights of each role with the rights that its work needs."""
-    (facts,) = database.rows(statements.server.facts())
+    (facts,), installed = database.rows(statements.server.facts()), database.installation
     for row in database.rows(statements.server.roles()):
         missing = {work: lacking(database, row.role, work) for work in NEEDED}
         works = {work for name in row.names for begin, work in _OF_SESSIONS.items() if name.startswith(begin)}
         if row.role == facts.role and not works:
-            works = {"consume"} if database.installation.handlers else _works_of(missing)
+            works = {"consume"} if installed.handlers else _works_of(missing, installed.settings)
         hidden = database.connection.execute(statements.server.hidden_tables(), {"role": row.role}).scalars().all()
         for work in sorted(works or ({"read"} if hidden else set())):
             lacks = _by_grant(missing.get(work, []))
@@ -88,12 +94,12 @@ def check_rights(database: Database) -> Iterator[Diagnosis]:
                 )
 
 
-def _works_of(missing: Mapping[str, list[Right]]) -> set[str]:
+def _works_of(missing: Mapping[str, list[Right]], settings: Settings) -> set[str]:
     """The work that a role seems to be for, of which no session tells; none if it has all rights of one.
 
     Nearly every role may add messages. One that does may be for another work, of which it has most rights.
     """
-    shares = {work: len(rights) / sum(1 for _ in needed_rights(work)) for work, rights in missing.items()}
+    shares = {work: len(rights) / sum(1 for _ in needed_rights(work, settings)) for work, rights in missing.items()}
     adds = shares.pop("add messages") == 0
     nearest = min(shares, key=lambda work: shares[work])
     if shares[nearest] == 0:
@@ -104,9 +110,10 @@ def _works_of(missing: Mapping[str, list[Right]]) -> set[str]:
     return set() if adds else {"add messages"}
 
 
-def needed_rights(work: str) -> Iterator[Right]:
+def needed_rights(work: str, settings: Settings) -> Iterator[Right]:
     """Each right of a work, one by one."""
-    for table, grants in NEEDED[work].items():
+    more = (add for name, (of, *add) in _IF_SET.items() if of == work and getattr(settings, name) is not None)
+    for table, grants in (*NEEDED[work].items(), *more):
         for privilege, columns in _GRANT.findall(grants):
             for column in columns.split(", "):
                 yield Right(f"outboxkit_{table}", privilege, column)
@@ -114,7 +121,7 @@ def needed_rights(work: str) -> Iterator[Right]:
 
 def lacking(database: Database, role: str, work: str) -> list[Right]:
     """The rights that a role lacks for a work."""
-    rights = list(needed_rights(work))
+    rights = list(needed_rights(work, database.installation.settings))
     lists = {
         "tables": [right.table for right in rights],
         "privileges": [right.privilege for right in rights],

@@ -170,6 +170,16 @@ async def test_what_fails_again_and_again_is_a_dead_letter_and_can_be_replayed(
 
 
 @by_day_on("sqlite")
+async def test_a_message_that_is_too_old_is_set_aside_and_names_the_setting(engine: Engine, made: Callable[..., Relay]):
+    add(engine, 1)
+    await drained(made(bill, retention=timedelta(minutes=1)))  # shorter than the clocks may differ
+    with engine.connect() as connection:
+        error = connection.execute(select(tables.dead_letter.c.error)).scalar_one()
+    assert error.endswith("A longer OUTBOXKIT_INBOX_RETENTION, the publisher's `retention`, accepts it")
+    assert done(engine) == []
+
+
+@by_day_on("sqlite")
 async def test_an_outage_of_the_handlers_database_is_called_so(engine: Engine, made: Callable[..., Relay]):
     @inbox_handler("Away")
     async def away(session: AsyncSession, event: Ordered) -> None:

@@ -75,6 +75,28 @@ def test_an_operator_who_lacks_a_right_of_one_work_alone_is_told(postgresql_url:
             assert codes(url, rights.check_rights) == []
 
 
+@pytest.mark.parametrize(
+    ("of", "session", "setting", "right"),
+    [
+        ("shop_relay", "outboxkit relay", "published_retention", "INSERT ON outboxkit_published"),
+        ("shop_operator", "outboxkit retention", "dead_retention", "DELETE ON outboxkit_dead_letter"),
+    ],
+)
+def test_a_right_that_a_setting_needs_is_named_if_it_is_set(
+    postgresql_url: str, of: str, session: str, setting: str, right: str
+) -> None:
+    with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
+        owner.execute(granted(of).replace(f"TO {of};", f"TO {name};"))
+        with connected(url, name=session):
+            assert "right-missing" not in codes(postgresql_url, rights.check_rights, **{setting: "7d"})
+            owner.execute(f"REVOKE {right} FROM {name}")
+            assert "right-missing" not in codes(postgresql_url, rights.check_rights)
+            finding = of_role(look(postgresql_url, rights.check_rights, **{setting: "7d"}), "right-missing", name)
+            assert f"lacks rights: {right}." in finding.what
+            owner.execute(finding.commands[0])
+            assert "right-missing" not in codes(postgresql_url, rights.check_rights, **{setting: "7d"})
+
+
 def of_role(found: list[Diagnosis], code: str, name: str) -> Diagnosis:
     (finding,) = [each for each in found if each.code == code and name in each.what]
     return finding
