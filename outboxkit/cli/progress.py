@@ -45,7 +45,7 @@ def progress(
             if logs.is_configured():
                 logs.logger().info(f"{verb} so far", count=so_far or None, after=after)
             else:
-                typer.echo(f"outboxkit: {verb} {so_far}{', ' * bool(so_far)}after {after}", err=True)
+                typer.echo(f"outboxkit: {f'{verb} {so_far},' if so_far else f'still {verb}'} after {after}", err=True)
 
     def draw_bar() -> None:
         """Draw a bar that goes away at the end: the result of the command says the rest."""

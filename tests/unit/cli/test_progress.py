@@ -40,7 +40,7 @@ def test_a_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]):
     [
         (("replayed", lambda: 1234, 5000), "outboxkit: replayed 1 234 of 5 000, after "),
         (("pruned", lambda: 7), "outboxkit: pruned 7, after "),
-        (("migrating",), "outboxkit: migrating after "),
+        (("migrating",), "outboxkit: still migrating after "),
     ],
 )
 def test_elsewhere_there_is_a_line_now_and_then(
