@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pika  # type: ignore[import-untyped]
@@ -192,6 +193,30 @@ def test_dots_hide_no_more_lines_than_the_page_shows_them_for(shown: str, fits: 
     else:
         with pytest.raises(Differs):
             compare(shown, printed, "page.md:1")
+
+
+def test_a_page_says_how_to_get_what_the_extra_all_has_not() -> None:
+    """A reader has `outboxkit[all]`; the tests' environment has more, so a page works there that works nowhere else."""
+    owners, everything = metadata.packages_distributions(), required("outboxkit", of_extras=True)
+    for page in PAGES:
+        whole, text = read(page), (ROOT / page).read_text()
+        own = {"shop", *(Path(block.path).parts[0].removesuffix(".py") for block in whole.blocks if block.path)}
+        typed = "\n".join(block.body for block in whole.blocks if block.kind not in ("output", "example"))
+        modules = set(re.findall(r"^ *(?:from|import|python -m) (\w+)", typed, re.MULTILINE)) - own
+        said = " ".join((whole.start, *re.findall(r"pip install [^`]+", text))).lower()
+        for module in modules - sys.stdlib_module_names:
+            packages = {name.lower() for name in owners.get(module, [module])}
+            assert packages & everything or any(name in said for name in packages), f"{page}: {module}"
+
+
+def required(package: str, *, of_extras: bool = False) -> set[str]:
+    """The names of a package and of all that it requires."""
+    try:
+        lines = metadata.requires(package) or []
+    except metadata.PackageNotFoundError:  # of another Python or system
+        return {package}
+    names = {re.split(r"[^\w.-]", line)[0].lower() for line in lines if of_extras or "extra ==" not in line}
+    return {package}.union(*map(required, names))
 
 
 def test_links_lead_somewhere() -> None:
