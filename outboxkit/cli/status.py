@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 import typer
 
@@ -97,10 +98,10 @@ def _figures(figures: Figures) -> Iterator[tuple[str, Iterator[str]]]:
         )
     if history.requests.value:
         yield "idempotency", iter([f"{many(history.requests, 'key')} remembered"])
-    relays = [each for each in figures.workers if each.kind == RELAY]
+    relays = [[each] for each in figures.workers if each.kind == RELAY]
     unseen = "none connected" if figures.vacuum is not None else "not known: SQLite has no sessions"
     yield "relays", map(_worker, relays) if relays else iter([unseen])
-    others = [_worker(each) for each in figures.workers if each.kind != RELAY]
+    others = map(_worker, _by_process(each for each in figures.workers if each.kind != RELAY))
     shown = ", ".join(map(printable_name, figures.unconsumed[:SHOWN]))
     more = f" and {len(figures.unconsumed) - SHOWN} more" if len(figures.unconsumed) > SHOWN else ""
     yield "workers", iter([*others, *([f"no consumer of queue {shown}{more}"] if shown else [])])
@@ -142,15 +143,27 @@ def _states(counts: OfDestination) -> str:
     return ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value)
 
 
-def _worker(worker: KnownWorker) -> str:
+def _by_process(workers: Iterable[KnownWorker]) -> Iterable[list[KnownWorker]]:
+    """A process consumes several shards of one queue, each with a row of its own: they are one line."""
+    processes = defaultdict[tuple[object, ...], list[KnownWorker]](list)
+    for each in workers:
+        processes[each.kind, each.name, each.process, each.rests, each.silent_seconds is None].append(each)
+    return processes.values()
+
+
+def _worker(shards: list[KnownWorker]) -> str:
     """`billing: pid 7 on shop-1 for 3 h, release 0.1, exchange outboxkit, 8 of 8 places taken, 3 messages a second`."""
+    worker = shards[0]
     name = worker.name if worker.kind == RELAY or worker.name else worker.kind
+    places = sum(each.places or 0 for each in shards)
+    rates = [each.rate for each in shards if each.rate is not None]
     parts = [
         f"pid {worker.pid} on {printable_name(worker.host)} for {span(worker.age_seconds)}",
+        *([] if len(shards) == 1 else [many(len(shards), "queue")]),
         f"release {printable_name(worker.release)}",
         *([] if worker.exchange is None else [f"exchange {printable_name(worker.exchange)}"]),
-        *([] if worker.places is None else [f"{worker.taken or 0} of {many(worker.places, 'place')} taken"]),
-        *([] if worker.rate is None else [f"{rate(worker.rate)} messages a second"]),
+        *([] if not places else [f"{sum(each.taken or 0 for each in shards)} of {many(places, 'place')} taken"]),
+        *([] if not rates else [f"{rate(sum(rates))} messages a second"]),
         *(["rests"] if worker.rests else []),
         *([] if worker.silent_seconds is None else [f"silent for {span(worker.silent_seconds)}"]),
     ]

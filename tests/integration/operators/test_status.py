@@ -85,6 +85,20 @@ def test_workers_are_those_seen_lately_or_still_connected(
     assert "billing: 32 messages" in shown
 
 
+def test_the_shards_that_a_process_consumes_are_one_line(pg_engine: Engine, postgresql_url: str, run: Run) -> None:
+    consumer = WORKER.replace("'relay', 'default'", "'consumer', 'ledger'")
+    with pg_engine.begin() as connection:
+        for number in range(3):
+            connection.execute(text(consumer), HERE_NOW | {"id": f"{number}"})
+        connection.execute(text(consumer.replace("'shop-1'", "'shop-2'")), HERE_NOW | {"id": "other"})
+    shown = " ".join(run("status", "--database-url", postgresql_url).out.split())
+    one, other = shown.split("ledger: pid 7 on ")[1:]
+    assert one.startswith(
+        "shop-1 for 1 h 0 min, 3 queues, release 0.1, exchange outboxkit, 24 of 24 places taken, 38 m"
+    )
+    assert other.startswith("shop-2 for 1 h 0 min, release 0.1, exchange outboxkit, 8 of 8 places taken, 12 messages a")
+
+
 def test_a_queue_that_nobody_consumes_is_named(pg_engine: Engine, postgresql_url: str, run: Run) -> None:
     register = text("INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES ('h', :queue, :seen)")
     with pg_engine.begin() as connection:
