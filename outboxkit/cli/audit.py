@@ -33,7 +33,7 @@ Since = Annotated[str | None, moment_option("--since", "Only actions that began 
 def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List the actions of operators, the newest first: pauses, replays, discards, prunes by hand.
 
-    An action without a result is running, or was killed. Of dead letters its count is right then, too.
+    An action without a result is running, or was killed. For dead letters, the count is right even then.
 
     Example: outboxkit audit list --since 7d
     """

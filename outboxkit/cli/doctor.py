@@ -27,7 +27,10 @@ LABEL = 7
 _PLACEHOLDER = re.compile(r"(?<=outboxkit consume )MODULE(\.\.\.)?(?= )")
 
 Modules = Annotated[
-    list[str] | None, typer.Argument(metavar="MODULE", help="Modules with handlers, to compare queues with them.")
+    list[str] | None,
+    typer.Argument(
+        metavar="MODULE", help="Modules with handlers, to compare queues, and this role's rights, with them."
+    ),
 ]
 Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="database or broker: examine this alone.")]
 

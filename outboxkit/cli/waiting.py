@@ -28,7 +28,7 @@ COLUMNS = {
 }
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids.")]
 After = Annotated[
-    str | None, typer.Option("--due-after", metavar="DURATION", help="Only those due later than in this time: 90d.")
+    str | None, typer.Option("--due-after", metavar="DURATION", help="Only those due in more than this time: 90d.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All waiting messages, without ids or filters.")]
 

@@ -449,7 +449,8 @@ OF_THE_DATABASE: Mapping[str, FindingKind] = {
         what="Role {role} is to {work} and lacks rights: {missing}.",
         why="The process ends with “permission denied” at the first statement that needs them. Or it reads an empty "
         "table without an error, if row-level security hides the rows: such a relay publishes nothing.",
-        cure=f"Grant them, as the owner of the tables. {_LEAST}",
+        cure="If another role does this work, run doctor as that one. Else grant them, as the owner of the tables. "
+        f"{_LEAST}",
         commands=("{grants}",),
     ),
     "sessions-hidden": FindingKind(
