@@ -159,11 +159,12 @@ async def replay(visit: Visit) -> Response:
             given["type"],
             given["key"],
             since=None if newer is None else now - newer,
-            until=(until := now if older is None else now - older),
+            until=now if older is None else now - older,
             destination=given["destination"] or DEFAULT_DESTINATION,
             handlers=() if given["handler"] is None else (given["handler"],),
         )
-        given |= {"since": visit.asked("newer"), "until": f"{until:%Y-%m-%dT%H:%M:%SZ}"}
+        times = {"since": selection.since, "until": selection.until}
+        given |= {name: None if at is None else f"{at:%Y-%m-%dT%H:%M:%S.%fZ}" for name, at in times.items()}
         shown = {
             "kept": await _replayer(visit, selection, queue).find(window=WINDOW),
             "selection": msgspec.json.encode(selection).decode(),

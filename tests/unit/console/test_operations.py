@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -68,6 +68,13 @@ async def test_dead_letters_are_resolved_after_a_dry_run(browser: Browser, engin
         *states, later = (letter.resolution for letter in dead_rows.letters(engine).values())
         assert (set(states), later) == ({outcome}, None)
         assert len(dead_rows.outbox_rows(engine)) == (700 if action == "replay" else 0)
+
+
+async def test_the_command_line_of_a_replay_has_the_very_times_of_its_dry_run(browser: Browser):
+    async with browser() as client:
+        page = (await client.get("/replay?to_queue=q&newer=1d")).text
+    since, until = map(datetime.fromisoformat, re.findall(r"--(?:since|until) (\S+\.\d{6}Z)", page))
+    assert until - since == timedelta(days=1)
 
 
 async def test_the_command_works_at_an_operation_before_anybody_comes_and_gives_it_back_at_its_end(
