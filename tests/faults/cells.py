@@ -4,13 +4,17 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 import httpx
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from outboxkit import tables
+from outboxkit.statements.partitions import INBOX, PUBLISHED, first_id
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults import shop
 from tests.faults.world import MESSAGES, World
@@ -19,6 +23,9 @@ from tests.support.polling import eventually
 
 BACK_SECONDS = 120
 """All must be done within these: a silent peer is noticed within half a minute."""
+FLOOR_ROUNDS = 30
+"""Claims of a relay in which its floor rises, if it may."""
+DAY = timedelta(days=1)
 NEW = {"processed_at": datetime.now(UTC)}
 
 
@@ -69,6 +76,48 @@ class Relay(Cell):
         published = [each.properties.message_id for each in self.world.client.take_all(self.tap)]
         assert list(dict.fromkeys(published)) == self.made
         assert self.world.rows(tables.published, tables.published.c.message_id.in_(self.made)) == MESSAGES
+
+
+class Floor(Relay):
+    """A relay's floor stays below the position of an open transaction, whose two messages have one key."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.late, self.rounds = f"{self.subject} late", 0
+        self.open = Session(self.world.engine)
+        self._hold()
+        far = "SELECT nextval(pg_get_serial_sequence('outboxkit_outbox', 'position')) FROM generate_series(1, 200)"
+        self.open.execute(text(far))  # such a gap has the relay read ten times a second how far the floor may rise
+
+    def poke(self) -> None:
+        """Have the relay claim more."""
+        with suppress(OperationalError):
+            self.made = self.world.add(self.subject)
+
+    def is_done(self) -> bool:
+        """It publishes some more, and then the open transaction commits."""
+        if not super().is_done():
+            return False
+        self.rounds += 1
+        if self.rounds < FLOOR_ROUNDS:
+            self.poke()
+            return False
+        if self.rounds == FLOOR_ROUNDS:
+            with suppress(OperationalError):  # it has ended with its server
+                self._hold()
+                self.open.commit()
+            self.open.close()
+        return self.world.rows(tables.outbox, tables.outbox.c.key == self.late) == 0
+
+    def check(self) -> None:
+        published = [each.properties.message_id for each in self.world.client.take_all(self.tap)]
+        for made in (self.made, self.world.ids(self.late)):
+            assert [each for each in dict.fromkeys(published) if each in made] == made
+            assert self.world.rows(tables.published, tables.published.c.message_id.in_(made)) == len(made)
+
+    def _hold(self) -> None:
+        shop.add(self.open, shop.StepTaken(self.late), key=self.late)
+        self.open.flush()
 
 
 class Destination(Relay):
@@ -124,12 +173,20 @@ class Consumer(Cell):
             drained = self.start(through=False, more=("--drain",))
             assert drained.wait() == 0, drained.log.read_text()
             self.world.client.disconnect()
-            return self.world.client.depth(self.queue) == 0
+            return not any(map(self.world.client.depth, self.queues()))
 
         eventually(is_empty)
 
+    def queues(self) -> list[str]:
+        """All of its queues."""
+        return [self.queue]
+
     def check(self) -> None:
         self.drain()
+        self.check_made()
+
+    def check_made(self) -> None:
+        """Each message was handled once, in order if that is promised."""
         for handler in self.handlers:
             found = self.world.effects(self.made, handler)
             assert (found if "--ordered" in self.options else sorted(found)) == self.made
@@ -155,6 +212,50 @@ class Sharded(Consumer):
     """An ordered consumer of a queue in two shards."""
 
     name, handlers, options = "sharded", ("ShardedStep",), ("--ordered", "--shards", "2")
+
+    def queues(self) -> list[str]:
+        shards = int(self.options[-1])
+        return [self.queue, *(self.world.client.own(f"{self.queue}.{shards}.{each}") for each in range(shards))]
+
+
+class ShardMove(Sharded):
+    """The same queue gets a third shard, while a relay publishes messages of four keys."""
+
+    def prepare(self) -> None:
+        number = next(self.world.numbers)
+        self.name, self.keys = f"{Sharded.name}-{number}", [self.subject, *(f"{self.subject} {each}" for each in "bcd")]
+        super().prepare()
+        self.old, self.options = self.queues(), (*Sharded.options[:-1], "3")
+        self.relay = self.world.start(COMMAND, "relay")
+
+    def poke(self) -> None:
+        """Messages of the next key."""
+        self.keys.append(self.keys.pop(0))
+        with suppress(OperationalError):
+            self.world.add(self.keys[0])
+
+    def is_done(self) -> bool:
+        of = tables.sharding.c
+        is_moved = (of.queue == self.queue, of.shards == 3, of.moved_from.is_(None), of.draining.is_(None))
+        if self.world.rows(tables.sharding, *is_moved):
+            return True
+        self.poke()
+        return False
+
+    def queues(self) -> list[str]:
+        return [*super().queues(), *getattr(self, "old", ())]
+
+    def check(self) -> None:
+        for _ in self.keys:
+            self.poke()
+        eventually(lambda: self.world.rows(tables.outbox, tables.outbox.c.key.in_(self.keys)) == 0)
+        assert self.relay.stop() == 0, self.relay.log.read_text()
+        self.drain()
+        for key in self.keys:
+            self.made = self.world.ids(key)
+            self.check_made()
+        assert not self.world.client.has_exchange(f"{self.queue}.2")
+        self.world.client.delete_exchange(f"{self.queue}.3")  # the messages of later cells do not come here
 
 
 class Once(Consumer):
@@ -218,6 +319,12 @@ class Command(Cell):
         """It has ended."""
 
 
+class Drain(Command, Relay):
+    """`relay --drain` publishes the same messages, and ends."""
+
+    arguments = ("relay", "--drain")
+
+
 class DeadReplay(Command):
     """`dead replay` puts two dead letters back into the outbox, once."""
 
@@ -270,6 +377,44 @@ class Prune(Command):
         assert self.world.rows(tables.inbox, ids == f"new {self.subject}") == 1
 
 
+class PruneDays(Prune):
+    """`prune` drops an old day of the inbox and of kept messages, and makes one to come, whose rows move there."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        today, number = datetime.now(UTC).date(), next(self.world.numbers)
+        self.days = today - 40 * DAY, today + 7 * DAY
+        self.made = [f"{first_id(day)}-7000-8000-{number:012}" for day in self.days]
+        with self.world.engine.begin() as connection:
+            for table in (INBOX, PUBLISHED):
+                (old, new), day = map(table.partition_of, self.days), self.days[0]
+                connection.execute(text(f"DROP TABLE IF EXISTS {old}, {new}"))
+                bounds = f"FROM ('{table.bound(day)}') TO ('{table.bound(day + DAY)}')"
+                connection.execute(text(f"CREATE TABLE {old} PARTITION OF {table.name} FOR VALUES {bounds}"))
+            for id_, day in zip(self.made, self.days, strict=True):
+                row, at = {"message_id": id_, "type": "T"}, datetime.combine(day, time(12), UTC)
+                connection.execute(tables.inbox.insert().values(row | {"handler": "Days", "processed_at": at}))
+                kept = {"published_at": at, "position": number, "payload": b"", "headers": b"", "content_type": "none"}
+                connection.execute(tables.published.insert().values(row | kept))
+
+    def check(self) -> None:
+        super().check()
+        eventually(lambda: self._read("SELECT pid FROM pg_locks WHERE locktype = 'advisory'") == [])
+        for table in (INBOX, PUBLISHED):
+            there = f"FROM pg_class WHERE relkind = 'r' AND relname LIKE '{table.name}\\_%'"
+            partitions = f"FROM pg_inherits WHERE inhparent = '{table.name}'::regclass"
+            found = self._read(f"SELECT relname {there} AND oid IN (SELECT inhrelid {partitions})")
+            assert sorted(found) == sorted(self._read(f"SELECT relname {there}")), "a partition is not whole"
+            places = f"SELECT tableoid::regclass::text FROM {table.name} WHERE message_id = "
+            for id_, place in zip(self.made, ([], [table.partition_of(self.days[1])]), strict=True):
+                assert self._read(f"{places}'{id_}'") == place
+            assert table.partition_of(self.days[0]) not in found
+
+    def _read(self, query: str) -> list[str]:
+        with self.world.engine.connect() as connection:
+            return list(connection.scalars(text(query)))
+
+
 class Pausing(Command):
     """`pause` pauses a queue; resumed in the end."""
 
@@ -279,6 +424,21 @@ class Pausing(Command):
     def check(self) -> None:
         assert self.world.rows(tables.pause, tables.pause.c.name == self.arguments[1]) == 1
         self.world.run("resume", self.arguments[1])
+
+
+class Resuming(Pausing):
+    """`resume` ends the pause of a queue."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.world.run(*self.arguments)
+        self.arguments = ("resume", self.arguments[1])
+
+    def check(self) -> None:
+        assert self.world.rows(tables.pause, tables.pause.c.name == self.arguments[1]) == 0
+        of = tables.audit.c
+        ended = (of.action == "resume", of.filter.contains(self.arguments[1]), of.affected == 1)
+        assert self.world.rows(tables.audit, *ended) == 1
 
 
 class Door(Cell):

@@ -14,7 +14,9 @@ from tests.faults.cells import (
     DeadReplay,
     Destination,
     Door,
+    Drain,
     Failing,
+    Floor,
     KeptReplay,
     LeasedDoor,
     Once,
@@ -22,8 +24,11 @@ from tests.faults.cells import (
     OrderedFailing,
     Pausing,
     Prune,
+    PruneDays,
     Relay,
+    Resuming,
     Sharded,
+    ShardMove,
 )
 from tests.faults.tripwire import Step, Stop
 from tests.faults.world import World
@@ -61,8 +66,8 @@ class Row:
         return f"{self.cell.__name__}, {self.what}"
 
 
-def _sql(pattern: str, *, behind: str = "") -> Step:
-    return Step("postgresql", pattern, behind=behind)
+def _sql(pattern: str, *, behind: str = "", number: int = 1) -> Step:
+    return Step("postgresql", pattern, behind=behind, number=number)
 
 
 def _commit(behind: str) -> Step:
@@ -73,6 +78,13 @@ def _commit(behind: str) -> Step:
 PUBLISH, CONFIRM = Step("amqp", "publish"), Step("amqp", "ack", "server")
 DELIVERY, ACK = Step("amqp", "deliver", "server"), Step("amqp", "ack")
 REQUEST, ANSWER = Step("http", "POST"), Step("http", "answer", "server")
+RELAYED = (
+    ("claim", _sql("SKIP LOCKED")),
+    ("publish", PUBLISH),
+    ("confirm", CONFIRM),
+    ("kept row", _sql("INSERT INTO outboxkit_published")),
+    ("settle and commit", _commit("DELETE FROM outboxkit_outbox")),
+)
 HANDLED = (
     ("delivery", DELIVERY),
     ("inbox row", _sql("INSERT INTO outboxkit_inbox")),
@@ -88,12 +100,11 @@ DOOR = (
     ("commit", _commit("INSERT INTO outboxkit_outbox")),
 )
 STEPS: dict[type[Cell], tuple[tuple[str, Step], ...]] = {
-    Relay: (
-        ("claim", _sql("SKIP LOCKED")),
-        ("publish", PUBLISH),
-        ("confirm", CONFIRM),
-        ("kept row", _sql("INSERT INTO outboxkit_published")),
-        ("settle and commit", _commit("DELETE FROM outboxkit_outbox")),
+    Relay: RELAYED,
+    Drain: RELAYED,
+    Floor: (
+        ("writers", _sql("FROM pg_locks .*'RowExclusiveLock'", number=3)),
+        ("oldest row", _sql(r"SELECT min\(", number=3)),
     ),
     Destination: (
         ("claim", _sql("SKIP LOCKED")),
@@ -106,6 +117,17 @@ STEPS: dict[type[Cell], tuple[tuple[str, Step], ...]] = {
     Batch: HANDLED,
     Ordered: HANDLED,
     Sharded: HANDLED,
+    ShardMove: (
+        ("new number", _sql("UPDATE outboxkit_sharding")),
+        ("its commit", _commit("UPDATE outboxkit_sharding")),
+        ("marker in front of a new shard", PUBLISH),
+        ("binding of the new shards", Step("amqp", "bind exchange")),
+        ("end of the old ones' exchange", Step("amqp", "delete exchange")),
+        ("old shards", _sql("UPDATE outboxkit_sharding", number=2)),
+        ("marker behind an old shard", Step("amqp", "publish", number=5)),
+        ("end of the markers", _sql("UPDATE outboxkit_sharding", number=3)),
+        ("keys of an old shard", _sql("UPDATE outboxkit_sharding", number=4)),
+    ),
     Once: (
         ("intention", _sql("INSERT INTO outboxkit_effect")),
         ("commit of the intention", _commit("INSERT INTO outboxkit_effect")),
@@ -147,9 +169,25 @@ STEPS: dict[type[Cell], tuple[tuple[str, Step], ...]] = {
         ("commit", _commit("DELETE FROM outboxkit_inbox")),
         ("end of the lock", _sql("pg_advisory_unlock")),
     ),
+    PruneDays: (
+        ("emptied day", _sql("TRUNCATE")),
+        ("commit of it", _commit("TRUNCATE")),
+        ("dropped day", _sql("DROP TABLE .*outboxkit_inbox_")),
+        ("commit of the drop", _commit("DROP TABLE .*outboxkit_inbox_")),
+        ("attached day", _sql("ATTACH PARTITION .*outboxkit_inbox_")),
+        ("commit of the attached day", _commit("ATTACH PARTITION .*outboxkit_inbox_")),
+        ("moved kept messages", _sql("DELETE FROM .*outboxkit_published_default")),
+        ("commit of their day", _commit("ATTACH PARTITION .*outboxkit_published_")),
+        ("dropped kept messages", _sql("DROP TABLE .*outboxkit_published_")),
+    ),
     Pausing: (
         ("pause", _sql("INSERT INTO outboxkit_pause")),
         ("commit", _commit("INSERT INTO outboxkit_pause")),
+    ),
+    Resuming: (
+        ("end of the pause", _sql("DELETE FROM outboxkit_pause")),
+        ("audit row", _sql("INSERT INTO outboxkit_audit")),
+        ("commit", _commit("DELETE FROM outboxkit_pause")),
     ),
     Door: DOOR,
     AsyncDoor: DOOR,

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-METHODS = {(60, 40): "publish", (60, 60): "deliver", (60, 80): "ack"}
+METHODS = {
+    (40, 20): "delete exchange",
+    (40, 30): "bind exchange",
+    (60, 40): "publish",
+    (60, 60): "deliver",
+    (60, 80): "ack",
+}
 """The methods of AMQP 0-9-1 that a step may be, by class and method."""
 SECRET_REQUESTS = (80_877_103, 80_877_104)
 """The codes of requests for TLS and GSSAPI, which come before the startup message."""
@@ -123,12 +129,14 @@ class Step:
         pattern: of the statement's text, or the method's name.
         sender: `client` or `server`.
         behind: the step comes on a connection after a message with this pattern, or is that message.
+        number: it is the first one that is all this, or the second, and so on.
     """
 
     wire: str
     pattern: str
     sender: str = "client"
     behind: str = ""
+    number: int = 1
 
     def is_it(self, name: str) -> bool:
         """Whether a message of this name is this step."""
@@ -155,7 +163,7 @@ class Tripwire:
         self.port: int = self._listener.getsockname()[1]
         self.tripped = threading.Event()
         self._step: Step | None = None
-        self._behind = set[socket.socket]()
+        self._behind, self._came = set[socket.socket](), 0
         self._stop, self._at = Stop.BEFORE, lambda: None
         self._silent = set[socket.socket]()
         self._over: dict[socket.socket, threading.Event] = {}
@@ -169,6 +177,7 @@ class Tripwire:
             self.tripped.clear()
             self._step, self._stop, self._at = step, stop, at
             self._behind.clear()
+            self._came = 0
 
     def cut(self) -> None:
         """End all connections."""
@@ -236,6 +245,9 @@ class Tripwire:
             if re.search(step.behind, name):
                 self._behind.add(source)
             if source not in self._behind or not step.is_it(name):
+                return None
+            self._came += 1
+            if self._came < step.number:
                 return None
             self._step = None
             return self._stop

@@ -149,7 +149,7 @@ class World:
 
     def ids(self, subject: str) -> list[str]:
         """The ids of its messages, in order."""
-        made = select(shop.Made.message_id).where(shop.Made.key == subject).order_by(shop.Made.step)
+        made = select(shop.Made.message_id).where(shop.Made.key == subject).order_by(shop.Made.at, shop.Made.step)
         with Session(self.engine) as session:
             return list(session.scalars(made))
 

@@ -133,9 +133,9 @@ class PlainClient:
         """Take a binding away."""
         self._channel().queue_unbind(queue or self.queue, self.exchange, routing_key=topic)
 
-    def delete_exchange(self) -> None:
-        """Delete the exchange."""
-        self._channel().exchange_delete(self.exchange)
+    def delete_exchange(self, name: str | None = None) -> None:
+        """Delete the exchange, or another one."""
+        self._channel().exchange_delete(name or self.exchange)
 
     def delete_queue(self, queue: str | None = None) -> None:
         """Delete a queue with what is in it."""
