@@ -229,10 +229,11 @@ class ShardMove(Sharded):
         self.relay = self.world.start(COMMAND, "relay")
 
     def poke(self) -> None:
-        """Messages of the next key."""
-        self.keys.append(self.keys.pop(0))
+        """Messages of the next key, once those before them are published."""
         with suppress(OperationalError):
-            self.world.add(self.keys[0])
+            if self.world.rows(tables.outbox, tables.outbox.c.key.in_(self.keys)) == 0:
+                self.keys.append(self.keys.pop(0))
+                self.world.add(self.keys[0])
 
     def is_done(self) -> bool:
         of = tables.sharding.c
@@ -246,8 +247,8 @@ class ShardMove(Sharded):
         return [*super().queues(), *getattr(self, "old", ())]
 
     def check(self) -> None:
-        for _ in self.keys:
-            self.poke()
+        for key in self.keys:
+            self.world.add(key)
         eventually(lambda: self.world.rows(tables.outbox, tables.outbox.c.key.in_(self.keys)) == 0)
         assert self.relay.stop() == 0, self.relay.log.read_text()
         self.drain()
