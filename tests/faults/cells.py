@@ -79,45 +79,47 @@ class Relay(Cell):
 
 
 class Floor(Relay):
-    """A relay's floor stays below the position of an open transaction, whose two messages have one key."""
+    """A relay's floor stays below the positions of open transactions, each of which adds two messages of one key."""
 
     def prepare(self) -> None:
         super().prepare()
-        self.late, self.rounds = f"{self.subject} late", 0
-        self.open = Session(self.world.engine)
-        self._hold()
+        self.rounds, late = 0, [f"{self.subject} late {number}" for number in range(5)]
+        self.keys, self.open = [self.subject, *late], [(key, Session(self.world.engine)) for key in late]
+        for key, session in self.open:
+            self._add(session, key)
         far = "SELECT nextval(pg_get_serial_sequence('outboxkit_outbox', 'position')) FROM generate_series(1, 200)"
-        self.open.execute(text(far))  # such a gap has the relay read ten times a second how far the floor may rise
+        session.execute(text(far))  # such a gap has the relay read ten times a second how far the floor may rise
 
     def poke(self) -> None:
         """Have the relay claim more."""
         with suppress(OperationalError):
-            self.made = self.world.add(self.subject)
+            self.world.add(self.subject)
 
     def is_done(self) -> bool:
-        """It publishes some more, and then the open transaction commits."""
-        if not super().is_done():
+        """Some claims more, and then the transactions commit, one by one: a claim each 2 s begins without the floor."""
+        if self.world.rows(tables.outbox, tables.outbox.c.key.in_(self.keys)):
             return False
         self.rounds += 1
         if self.rounds < FLOOR_ROUNDS:
             self.poke()
-            return False
-        if self.rounds == FLOOR_ROUNDS:
-            with suppress(OperationalError):  # it has ended with its server
-                self._hold()
-                self.open.commit()
-            self.open.close()
-        return self.world.rows(tables.outbox, tables.outbox.c.key == self.late) == 0
+        elif self.open:
+            key, session = self.open.pop()
+            with suppress(OperationalError), session:  # it may have ended with its server
+                self._add(session, key)
+                session.commit()
+        else:
+            return True
+        return False
 
     def check(self) -> None:
         published = [each.properties.message_id for each in self.world.client.take_all(self.tap)]
-        for made in (self.made, self.world.ids(self.late)):
+        for made in map(self.world.ids, self.keys):
             assert [each for each in dict.fromkeys(published) if each in made] == made
             assert self.world.rows(tables.published, tables.published.c.message_id.in_(made)) == len(made)
 
-    def _hold(self) -> None:
-        shop.add(self.open, shop.StepTaken(self.late), key=self.late)
-        self.open.flush()
+    def _add(self, session: Session, key: str) -> None:
+        shop.add(session, shop.StepTaken(key), key=key)
+        session.flush()
 
 
 class Destination(Relay):
