@@ -1,7 +1,7 @@
 """The scenarios of the kill matrix: a process under test, and what must be true of it at the end."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
@@ -223,6 +223,8 @@ class Sharded(Consumer):
 class ShardMove(Sharded):
     """The same queue gets a third shard, while a relay publishes messages of four keys."""
 
+    old: Sequence[str] = ()
+
     def prepare(self) -> None:
         number = next(self.world.numbers)
         self.name, self.keys = f"{Sharded.name}-{number}", [self.subject, *(f"{self.subject} {each}" for each in "bcd")]
@@ -246,7 +248,7 @@ class ShardMove(Sharded):
         return False
 
     def queues(self) -> list[str]:
-        return [*super().queues(), *getattr(self, "old", ())]
+        return [*super().queues(), *self.old]
 
     def check(self) -> None:
         for key in self.keys:

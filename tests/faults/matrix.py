@@ -104,7 +104,7 @@ STEPS: dict[type[Cell], tuple[tuple[str, Step], ...]] = {
     Drain: RELAYED,
     Floor: (
         ("writers", _sql("FROM pg_locks .*'RowExclusiveLock'", number=3)),
-        ("oldest row", _sql(r"SELECT min\(", number=3)),
+        ("oldest row", _sql(r"^SELECT min\(", number=3)),
     ),
     Destination: (
         ("claim", _sql("SKIP LOCKED")),
