@@ -207,9 +207,10 @@ EXCLUDED = {
 }
 """Why a fault is left out of a scenario, at the steps of that protocol."""
 CELLS = [(row, fault) for row in ROWS for fault in Fault if (row.cell, row.step.wire, fault) not in EXCLUDED]
-QUICK = [cell for cell in CELLS if cell[1] not in (Fault.RESTARTED, Fault.SILENT)]
-IN_THE_GATE = QUICK[::22]
-"""Those that `make test` has time for."""
+QUICK = [[(Row(cell, *step), fault) for step in steps for fault in list(Fault)[:3]] for cell, steps in STEPS.items()]
+"""For each scenario the cells without a server that is restarted or silent."""
+IN_THE_GATE = [cells[7 * number % len(cells)] for number, cells in enumerate(QUICK)]
+"""Those that `make test` has time for: one of each scenario."""
 
 
 def play(world: World, row: Row, fault: Fault) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.faults.matrix import CELLS, EXCLUDED, IN_THE_GATE, STEPS, Cell, Fault, Row
+from tests.faults.matrix import CELLS, EXCLUDED, STEPS, Cell, Fault
 
 PAGE = """# The kill matrix
 
@@ -22,10 +22,10 @@ that the message did not cause, no message is dead without a cause, a key is in 
 process ends cleanly.
 
 Each step of a row below, stopped in one of these ways, is [a test](../../tests/faults/test_matrix.py): {cells} in all.
-`make matrix` runs them all, `make test` those of the last column, `make test-all` a fifth besides, drawn by its seed.
+`make matrix` runs them all, `make test` one of each row, `make test-all` a fifth besides, drawn by its seed.
 
-| what goes on | steps | in the gate |
-|---|---|---|
+| what goes on | steps |
+|---|---|
 {rows}
 
 ## What is left out
@@ -47,10 +47,7 @@ def page() -> str:
     """The page, whole."""
     lines = list[str]()
     for cell, steps in STEPS.items():
-        rows = [Row(cell, what, step) for what, step in steps]
-        gate = [f"{row.what}, {TITLES[fault]}" for row in rows for fault in Fault if (row, fault) in IN_THE_GATE]
-        names = ", ".join(row.what for row in rows)
-        lines.append(f"| **{cell.__name__}**: {_first_line(cell)} | {names} | {'; '.join(gate)} |")
+        lines.append(f"| **{cell.__name__}**: {_first_line(cell)} | {', '.join(what for what, _ in steps)} |")
     excluded = [f"* {cell.__name__}, {TITLES[fault]}: {why}." for (cell, _, fault), why in EXCLUDED.items()]
     return PAGE.format(cells=len(CELLS), rows="\n".join(lines), excluded="\n".join(excluded))
 
