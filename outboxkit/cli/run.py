@@ -14,6 +14,7 @@ from math import ceil
 from typing import Annotated, Protocol
 
 import typer
+from sqlalchemy import StaticPool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import defaults, schema
@@ -182,6 +183,11 @@ def _has_broker(settings: Settings) -> bool:
 async def _make_missing_tables(settings: Settings) -> None:
     url = settings.database_url.get_secret_value()
     async with connected(url, "run") as engine, engine.begin() as connection:
+        if isinstance(engine.pool, StaticPool):
+            raise ConfigurationError(
+                f"OUTBOXKIT_DATABASE_URL is a database in memory, which ends with its connection, and `run` needs "
+                f"several. A file is accepted, such as {EMBEDDED['database_url']}"
+            )
         if await connection.run_sync(schema.installed) == 0 and (await connection.run_sync(migrations.migrate))[0] == 0:
             logs.logger().info("the outboxkit tables were made", database=urls.shown(url))
 

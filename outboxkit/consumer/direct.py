@@ -171,7 +171,8 @@ class DirectPublisher(Publisher):
             days = self._retention / timedelta(days=1)
             reason = (
                 f"it is older than the inbox is sure to remember ({days:g} days), so it may have been handled before. "
-                "A longer OUTBOXKIT_INBOX_RETENTION, the publisher's `retention`, accepts it"
+                "A longer OUTBOXKIT_INBOX_RETENTION, the publisher's `retention`, accepts it, or "
+                "`dead replay --accept-stale`"
             )
             return Receipt(Verdict.REJECTED, reason, final=True)
         return None

@@ -200,3 +200,12 @@ def test_the_console_is_a_page_of_the_same_process(shop: Shop):
     assert stop(running) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(address)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///file:shop?mode=memory&cache=shared&uri=true"])
+def test_a_database_in_memory_is_refused(shop: Shop, url: str):
+    command = [sys.executable, "-m", "outboxkit", "run", "shop", "--drain", "--database-url", url]
+    ended = run_to_end(command, shop.environment, folder=shop.folder)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "is a database in memory" in ended.stderr
+    assert "outboxkit migrate" not in ended.stderr

@@ -36,6 +36,18 @@ def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
         raise ValueError(str(error)) from error
 
 
+def accepted(letter: Row[Any], now: datetime) -> bytes:
+    """The headers of a dead letter of the outbox, with the time of its replay: by that it is not stale any more.
+
+    Headers that cannot be read stay as they are.
+    """
+    try:
+        headers = decode_headers(letter.headers)
+    except (ValueError, RecursionError):
+        return bytes(letter.headers)
+    return msgspec.json.encode(headers | DeliveryHeaders(accepted_at=now).headers())
+
+
 class Refusal(StrEnum):
     """The reason for which a replay leaves a dead letter as it is."""
 
@@ -66,7 +78,7 @@ _PLAIN = {
 
 @dataclass(frozen=True, slots=True)
 class ReplayRules:
-    """The rules by which dead letters of the inbox may go back to their queue.
+    """The rules by which dead letters may be sent again.
 
     Attributes:
         accept_stale: also replay stale ones, which get the time of the replay.

@@ -61,7 +61,7 @@ async def resolve_page(
     now = await partitions.clock(connection)
     if as_ == "replayed":
         done = await _send_back(connection, [row.id for row in rows if row.side != "outbox"], now, rules, page)
-        done |= await _put_back(connection, [row for row in rows if row.side == "outbox"], now, page)
+        done |= await _put_back(connection, [row for row in rows if row.side == "outbox"], now, rules, page)
         rows = [row for row in rows if row.id in done]
         page.destinations = {row.destination for row in rows}
     else:
@@ -123,17 +123,32 @@ async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
         await connection.execute(statements.inbox.record_all(dialect), columns)
 
 
-async def _put_back(connection: AsyncConnection, rows: Sequence[Row[Any]], now: datetime, page: Resolved) -> set[int]:
+async def _put_back(
+    connection: AsyncConnection, rows: Sequence[Row[Any]], now: datetime, rules: ReplayRules, page: Resolved
+) -> set[int]:
     """Put these dead letters of the outbox back to their old places. Returns the ids for which that was possible."""
     if not rows:
         return set()
     by_place = {row.position: row.id for row in reversed(rows) if row.position is not None}
-    statement = sql.resolve.put_back(connection.dialect.name)
-    placed = (await connection.execute(statement, {"ids": list(by_place.values()), "now": now})).scalars()
-    back = {by_place[place] for place in placed}
+    places = set[int]()
+    for ids, headers in await _with_headers(connection, list(by_place.values()), now, rules):
+        statement = sql.resolve.put_back(connection.dialect.name, headers)
+        places |= {*(await connection.execute(statement, {"ids": ids, "now": now})).scalars()}
+    back = {by_place[place] for place in places}
     placeless = sum(row.position is None for row in rows)
     page.refused += Counter({Refusal.NO_PLACE: placeless, Refusal.TAKEN: len(rows) - placeless - len(back)})
     return back
+
+
+async def _with_headers(
+    connection: AsyncConnection, ids: Sequence[int], now: datetime, rules: ReplayRules
+) -> list[tuple[list[int], bytes | None]]:
+    """These dead letters of the outbox by the headers that they get: those that are accepted as stale get others."""
+    if not rules.accept_stale:
+        return [([*ids], None)]
+    letters = (await connection.execute(sql.resolve.envelopes(connection.dialect.name), {"ids": ids})).all()
+    stale = {each.id: refusal.accepted(each, now) for each in letters if rules.is_stale(each, now)}
+    return [([each for each in ids if each not in stale], None), *(([each], stale[each]) for each in stale)]
 
 
 async def _release(connection: AsyncConnection, resolved: Iterable[Row[Any]], now: datetime) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,11 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, Message, inbox_handler, outbox, tables
+from outboxkit import BrokerUnavailable, Message, ids, inbox_handler, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.consumer.direct import DirectPublisher
 from outboxkit.inbox import handler_of
 from outboxkit.operators.deadletters import DeadLetters, Resolved, Selection
+from outboxkit.operators.deadletters.refusal import ReplayRules
 from outboxkit.relay import Drained, Relay, RelayPolicy
 from outboxkit.runtime import compose, process, settings
 from tests.integration.consumer.running_consumer import Billed, Ordered
@@ -170,13 +171,26 @@ async def test_what_fails_again_and_again_is_a_dead_letter_and_can_be_replayed(
 
 
 @by_day_on("sqlite")
-async def test_a_message_that_is_too_old_is_set_aside_and_names_the_setting(engine: Engine, made: Callable[..., Relay]):
-    add(engine, 1)
-    await drained(made(bill, retention=timedelta(minutes=1)))  # shorter than the clocks may differ
+async def test_a_message_that_is_too_old_is_set_aside_and_handled_once_it_is_accepted(
+    engine: Engine, async_engine: AsyncEngine, made: Callable[..., Relay]
+):
+    retention = timedelta(days=1)
+    relay = made(bill, file, retention=retention)
+    add(engine, 1, message_id=ids.new(at=datetime.now(UTC) - 2 * retention), headers={"tenant": "north"})
+    add(engine, 2)
+    await drained(relay)
     with engine.connect() as connection:
         error = connection.execute(select(tables.dead_letter.c.error)).scalar_one()
-    assert error.endswith("A longer OUTBOXKIT_INBOX_RETENTION, the publisher's `retention`, accepts it")
-    assert done(engine) == []
+    assert error.endswith(
+        "A longer OUTBOXKIT_INBOX_RETENTION, the publisher's `retention`, accepts it, or `dead replay --accept-stale`"
+    )
+    assert counted(engine) == [0, 2, 1]
+    letters = DeadLetters(async_engine, rules=ReplayRules(retention, accept_stale=True))
+    await letters.resolve("replayed", Selection(), asyncio.Event(), Resolved())
+    with engine.connect() as connection:
+        assert b'"tenant":"north"' in connection.execute(select(tables.outbox.c.headers)).scalar_one()
+    await drained(relay)
+    assert Counter(done(engine)) == Counter((what, number) for what in ("billed", "filed") for number in (1, 2))
 
 
 @by_day_on("sqlite")
