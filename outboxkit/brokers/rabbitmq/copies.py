@@ -54,12 +54,13 @@ class RetryPublisher:
     ) -> None:
         """Publish a copy with these delivery headers by this route and await its confirm.
 
-        No time limit runs while the broker blocks publishers. A nack is not the message's fault. The copy is sent
-        again, on a fresh connection first, until the queue has room or `stopped` is set.
+        No time limit runs while the broker blocks publishers. A nack, or a right that the user has lost, is not the
+        message's fault. The copy is sent again, on a fresh connection first, until the broker takes it or `stopped` is
+        set: meanwhile the consumer keeps its connection, and other messages flow.
 
         Raises:
             BrokerUnavailable: the copy may be missing. There is no connection, no confirm or no such queue, or it was
-                nacked and `stopped` is set.
+                nacked or refused and `stopped` is set.
             Unwritable: the delivery headers do not fit into a frame.
         """
         nacks = 0
@@ -74,12 +75,14 @@ class RetryPublisher:
             if receipt is CONFIRMED:
                 self._record_room(route.name)
                 return
-            if stopped.is_set() or (receipt is not NACKED and receipt.verdict is not Verdict.NOT_SENT):
-                text = f"the broker did not take a copy for {route.name!r}: {receipt.reason}"
-                raise BrokerRefused(text, kind="right") if "ACCESS_REFUSED" in text else BrokerUnavailable(text)
-            if receipt is NACKED:
+            reason = receipt.reason or ""
+            is_refused = "ACCESS_REFUSED" in reason
+            if stopped.is_set() or not (is_refused or receipt is NACKED or receipt.verdict is Verdict.NOT_SENT):
+                text = f"the broker did not take a copy for {route.name!r}: {reason}"
+                raise BrokerRefused(text, kind="right") if is_refused else BrokerUnavailable(text)
+            if receipt is NACKED or is_refused:
                 nacks += 1
-                await self._wait_for_room(channel, route.name, nacks, stopped)
+                await self._wait_for_room(channel, route.name, nacks, stopped, reason)
 
     async def close(self) -> None:
         """Disconnect. The next copy opens a new connection. Raises nothing if the broker is away."""
@@ -100,7 +103,9 @@ class RetryPublisher:
         frames = encoder.frames(route.exchange, route.routing_key, flags, properties, delivery.body)
         return await channel.publish_one(message_id or "", frames, timeout=self._timeout)
 
-    async def _wait_for_room(self, channel: ConfirmChannel, queue: str, nacks: int, stopped: asyncio.Event) -> None:
+    async def _wait_for_room(
+        self, channel: ConfirmChannel, queue: str, nacks: int, stopped: asyncio.Event, reason: str
+    ) -> None:
         """Replace the connection after a nack, unless it is new: it may have lost sight of the queue's leader.
 
         Then wait, except after the first nack if the connection was replaced.
@@ -116,7 +121,7 @@ class RetryPublisher:
             return
         if queue not in self._full:
             self._full.add(queue)
-            self._log.warning("a queue takes no copies, waiting", full=queue, error=NACKED.reason)
+            self._log.warning("a queue takes no copies, waiting", full=queue, error=reason)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(FIRST_NACK_SECONDS * 2 ** min(nacks, 10), LONGEST_NACK_SECONDS)):
                 await stopped.wait()

@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from sqlalchemy import make_url
 from structlog.testing import capture_logs
 
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.copies import OLD_CONNECTION_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.topology import UNROUTABLE, CopyRoute
 from outboxkit.codec.headers import DeliveryHeaders
+from tests.integration.broker.broker_users import broker_user
 from tests.integration.broker.publishing import next_delivery, send, subscriber_of
+from tests.servers import OwnServer
 from tests.support.delays import DELAYS, DELAYS_TEXT, WAITING
 from tests.support.plain_client import PlainClient
 from tests.support.polling import eventually_async
@@ -141,3 +144,30 @@ async def test_copies_wait_for_room_and_then_are_there_once_each(
     copied = await asyncio.to_thread(broker.take_all, step)
     assert sorted(int(each.body) for each in copied) == list(range(ROOM))
     assert {each["event"] for each in logs} == {"a queue takes no copies, waiting", "the queue takes copies again"}
+
+
+async def test_a_copy_that_the_user_may_not_publish_waits_until_the_right_is_given_back(own_rabbitmq: OwnServer):
+    """The consumer's own channel stays open, so its other messages are neither delivered again nor held up."""
+    broker, user_may = PlainClient(own_rabbitmq.url), {"configure": ".*", "write": ".*", "read": ".*"}
+    with broker_user(own_rabbitmq, **user_may) as url:
+        subscriber = subscriber_of(broker, url=url)
+        await subscriber.connect()
+        send(broker, "refused", "healthy")
+        refused, healthy = [await next_delivery(subscriber) for _ in range(2)]
+        user = str(make_url(url).username)
+        own_rabbitmq.execute("rabbitmqctl", "set_permissions", user, ".*", f"^{broker.queue}", ".*")
+        with capture_logs() as logs:
+            retrying = asyncio.create_task(refused.retry())
+            await eventually_async(lambda: asyncio.sleep(0, bool(logs) or retrying.done()))
+            assert not retrying.done()
+            await healthy.ack()
+            own_rabbitmq.execute("rabbitmqctl", "set_permissions", user, ".*", ".*", ".*")
+            await retrying
+        again = await next_delivery(subscriber)
+        assert (again.raw.properties.message_id, again.delivery_headers.attempt) == ("refused", 2)
+        await again.ack()
+        await subscriber.close()
+    assert [each["event"] for each in logs] == ["a queue takes no copies, waiting", "the queue takes copies again"]
+    assert f"refused for user '{user}'" in logs[0]["error"]
+    assert broker.depth() == 0
+    broker.clean_up(DELAYS_TEXT.split(","))
