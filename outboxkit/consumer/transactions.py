@@ -27,6 +27,8 @@ CONFLICTS = 5
 """The number of times a transaction is run again at once after a conflict, before that counts as a failure."""
 AWAY_SECONDS, SOON_SECONDS = 15.0, 2.0
 """A database that does not answer for so long is away. The shorter limit follows a handler's own timeout."""
+FULL_SECONDS = 60.0
+"""The longest delay between two tries while the disk is full. Each try runs the handler, with its outside calls."""
 NO_ANSWER = TimeoutError("the database does not answer")
 _INBOX_INSERT = re.compile(rf'INSERT INTO (\S+\.)?"?{tables.inbox.name}"? ')
 
@@ -97,7 +99,7 @@ class Transactions:
             if full:  # the probe writes nothing, so the work itself is tried
                 if self._outage.is_outlasted("database"):
                     raise _outlasted(away)
-                await sleep_unless_stopped(stop, jittered(0.1 * 2 ** min(full, 6)))
+                await sleep_unless_stopped(stop, jittered(min(0.1 * 2**full, FULL_SECONDS)))
             else:
                 await self._ride_out(stop)
             if refused:  # the probe may have got one of the connections that the pool has, and there are no more

@@ -361,7 +361,9 @@ def _refuse(arguments: Sequence[str]) -> None:
 
 
 def _question(text: str, variable: str) -> str:
-    """The question that leads to the cure of a server that is away, or of a file of SQLite, by its error's text."""
+    """The cure of a server or a file of SQLite that is away or full, or the question that leads to it, by the text."""
+    if "DiskFull" in text:
+        return "Make room on the disk of the database's server"
     if re.search("database is locked|disk is full|disk I/O error", text):
         return "Has another process a transaction open in this file, or is its disk full?"
     return f"Is it running, are host and port in {variable} right, and does the network let this machine through?"

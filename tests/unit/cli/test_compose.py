@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from psycopg.errors import DiskFull
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -20,6 +21,7 @@ from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handle
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli import app
 from outboxkit.consumer import ConsumerPolicy
+from outboxkit.consumer.transactions import DatabaseAway
 from outboxkit.relay import RelayPolicy
 from outboxkit.runtime import admin, compose, process, settings, supervisor
 from outboxkit.runtime.retention import Periods, Retention
@@ -235,6 +237,12 @@ def test_a_file_that_cannot_be_used_is_no_server(tmp_path: Path):
     told, code = compose.explain(full.value)
     assert code == 1
     assert told.startswith("the database is away: OperationalError: database or disk is full. Has another process")
+
+
+def test_a_server_without_room_is_not_said_to_be_down():
+    for error in (DatabaseAway(None, None, DiskFull("no room")), BrokerUnavailable("DiskFull: no room")):
+        told = compose.explain(error)[0]
+        assert told.endswith("DiskFull: no room. Make room on the disk of the database's server")
 
 
 def test_what_is_away_is_told_with_what_to_look_at():
