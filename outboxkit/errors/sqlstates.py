@@ -43,8 +43,8 @@ DATA_EXCEPTION = "22"
 """A value that its column cannot hold; the error's first line ends with it."""
 
 
-DISK_FULL, TEMPORARY_FILE = "53100", "pgsql_tmp"
-"""The second is in the names of the files that a statement fills alone, such as by a sort."""
+DISK_FULL, OF_STATEMENT = "53100", ("pgsql_tmp", "/PostgreSQL.", "pg_dynshmem")
+"""The others are in the names of what one statement fills: the files of a sort, the shared memory of its workers."""
 ABORTED = "25P02"
 """The transaction takes no more statements: an earlier one failed."""
 NO_END = "2D000"
@@ -69,7 +69,11 @@ def is_disk_full(error: BaseException | None) -> bool:
     original = getattr(error, "orig", error)
     if getattr(original, "sqlite_errorcode", 0) & 0xFF == NO_ROOM:
         return True
-    return error is not None and sqlstate_of(error) == DISK_FULL and TEMPORARY_FILE not in str(original)
+    return (
+        error is not None
+        and sqlstate_of(error) == DISK_FULL
+        and not any(name in str(original) for name in OF_STATEMENT)
+    )
 
 
 def is_handlers_statement(error: BaseException) -> bool:

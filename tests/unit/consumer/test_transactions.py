@@ -157,9 +157,16 @@ async def test_a_drain_does_not_wait_for_room_for_ever(transactions: Transaction
         await transactions.run(Work(failure("53100"), failure("53100")), asyncio.Event())
 
 
-async def test_a_temporary_file_that_fills_the_disk_is_the_handlers_failure(transactions: Transactions):
-    text = 'could not write to file "base/pgsql_tmp/pgsql_tmp7.0": No space left on device'
-    with pytest.raises(DBAPIError, match="pgsql_tmp"):
+@pytest.mark.parametrize(
+    "text",
+    [
+        'could not write to file "base/pgsql_tmp/pgsql_tmp7.0": No space left on device',
+        'could not resize shared memory segment "/PostgreSQL.18042893" to 8388608 bytes: No space left on device',
+        'could not resize shared memory segment "pg_dynshmem/mmap.18042893" to 8388608 bytes: No space left on device',
+    ],
+)
+async def test_what_a_statement_needs_beside_its_rows_is_the_handlers_failure(transactions: Transactions, text: str):
+    with pytest.raises(DBAPIError, match="No space left"):
         await transactions.run(Work(DBAPIError("SELECT", {}, FromServer("53100", text=text))), asyncio.Event())
 
 
