@@ -25,7 +25,7 @@ from outboxkit.errors import (
 )
 from outboxkit.errors.extras import how_to_install
 from outboxkit.errors.failures import first_line
-from outboxkit.errors.sqlstates import refused_connection
+from outboxkit.errors.sqlstates import is_disk_full, refused_connection
 from outboxkit.exit_codes import FAILED, WRONG_SETTINGS
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.runtime import logs, process, urls
@@ -389,7 +389,7 @@ def explain(error: Exception) -> tuple[str, int]:
         if is_refusal(error) and (refusal := refused_connection(error)) is not None:
             text = f"{urls.named_by(error)}the database refuses the connection: {_ended(first_line(error))}"
             return f"{text}; {refusal[1]}", WRONG_SETTINGS
-        if what_is_away(error):
+        if what_is_away(error) or is_disk_full(error):
             text = f"the database is away: {_ended(first_line(error))}"
             return f"{urls.named_by(error)}{text}. {_question(text, 'OUTBOXKIT_DATABASE_URL')}", FAILED
         return f"{urls.named_by(error)}the database {schema.cure_of(error) or 'refused'}: {first_line(error)}", FAILED

@@ -240,9 +240,14 @@ def test_a_file_that_cannot_be_used_is_no_server(tmp_path: Path):
 
 
 def test_a_server_without_room_is_not_said_to_be_down():
-    for error in (DatabaseAway(None, None, DiskFull("no room")), BrokerUnavailable("DiskFull: no room")):
-        told = compose.explain(error)[0]
-        assert told.endswith("DiskFull: no room. Make room on the disk of the database's server")
+    full = DiskFull("no room")
+    for error in (
+        DatabaseAway(None, None, full),
+        OperationalError("", {}, full),
+        BrokerUnavailable("DiskFull: no room"),
+    ):
+        told = compose.explain(error)[0].partition(" is away: ")[2]
+        assert told == "DiskFull: no room. Make room on the disk of the database's server"
 
 
 def test_what_is_away_is_told_with_what_to_look_at():
