@@ -22,7 +22,7 @@ from outboxkit.consumer.decisions import NEWER_VERSION, REQUEUE_FRESH_AFTER, Con
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.consumer.transactions import BLAMELESS, Transactions
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerRefused, BrokerUnavailable
 from outboxkit.errors.failures import first_line
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome
@@ -246,7 +246,9 @@ class HandlerRunner:
             async with asyncio.timeout(self.patience):
                 return await copying
         except TimeoutError as error:
-            raise BrokerUnavailable(f"the broker took no copy of a message within {self.patience} s") from error
+            text = f"the broker took no copy of a message within {self.patience} s"
+            text = ": ".join([text, *getattr(error.__cause__, "__notes__", ())])
+            raise BrokerRefused(text, kind="right") if "ACCESS_REFUSED" in text else BrokerUnavailable(text) from error
 
     async def _finish(self, arrival: Arrival, failed: Failed, record: AttemptRecord, stop: asyncio.Event) -> None:
         """Write dead letters for failed handlers, if there are any, clear the attempt record, and only then ack."""

@@ -61,6 +61,7 @@ class RetryPublisher:
         Raises:
             BrokerUnavailable: the copy may be missing. There is no connection, no confirm or no such queue, or it was
                 nacked or refused and `stopped` is set.
+            asyncio.CancelledError: with the reason as a note, if it waited.
             Unwritable: the delivery headers do not fit into a frame.
         """
         nacks = 0
@@ -82,7 +83,11 @@ class RetryPublisher:
                 raise BrokerRefused(text, kind="right") if is_refused else BrokerUnavailable(text)
             if receipt is NACKED or is_refused:
                 nacks += 1
-                await self._wait_for_room(channel, route.name, nacks, stopped, reason)
+                try:
+                    await self._wait_for_room(channel, route.name, nacks, stopped, reason)
+                except asyncio.CancelledError as error:
+                    error.add_note(reason)
+                    raise
 
     async def close(self) -> None:
         """Disconnect. The next copy opens a new connection. Raises nothing if the broker is away."""

@@ -155,13 +155,17 @@ async def test_a_copy_that_the_user_may_not_publish_waits_until_the_right_is_giv
         send(broker, "refused", "healthy")
         refused, healthy = [await next_delivery(subscriber) for _ in range(2)]
         user = str(make_url(url).username)
-        own_rabbitmq.execute("rabbitmqctl", "set_permissions", user, ".*", f"^{broker.queue}", ".*")
+
+        async def give(write: str) -> None:
+            await asyncio.to_thread(own_rabbitmq.execute, "rabbitmqctl", "set_permissions", user, ".*", write, ".*")
+
+        await give(f"^{broker.queue}")
         with capture_logs() as logs:
             retrying = asyncio.create_task(refused.retry())
             await eventually_async(lambda: asyncio.sleep(0, bool(logs) or retrying.done()))
             assert not retrying.done()
             await healthy.ack()
-            own_rabbitmq.execute("rabbitmqctl", "set_permissions", user, ".*", ".*", ".*")
+            await give(".*")
             await retrying
         again = await next_delivery(subscriber)
         assert (again.raw.properties.message_id, again.delivery_headers.attempt) == ("refused", 2)

@@ -183,3 +183,18 @@ async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
     with pytest.raises(BrokerUnavailable, match=r"did not confirm a copy for 'outboxkit\.delay\.1s' in time"):
         await copying
     assert copies._channel is None, "a connection without answers is not used again"
+
+
+async def test_a_copy_that_is_refused_for_a_right_waits_and_says_why_if_it_is_given_up():
+    copies, tracker, _ = opened()
+    copying = put(copies, arrived(), stopped=False)
+    await turns()
+    with capture_logs() as logs:
+        tracker.closed(403, "ACCESS_REFUSED - access to exchange", connection_too=False)
+        await turns()
+    assert not copying.done()
+    assert [(line["event"], line["full"]) for line in logs] == [("a queue takes no copies, waiting", ROUTE.name)]
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError) as given_up:
+        await copying
+    assert given_up.value.__notes__ == ["ACCESS_REFUSED - access to exchange"]
