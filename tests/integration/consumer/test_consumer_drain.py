@@ -162,7 +162,7 @@ async def test_a_drain_gives_up_a_retry_queue_that_takes_no_copy(async_pg_engine
     patience = timedelta(seconds=0.5)
     consumer = Consumer(async_pg_engine, subscriber, [inbox.handler_of(fail)], queue=broker.queue, patience=patience)
     async with asyncio.timeout(GIVEN_UP_SECONDS):
-        with pytest.raises(BrokerUnavailable, match=r"took no copy of a message within 0\.5 s: nacked by the broker"):
+        with pytest.raises(BrokerUnavailable, match=r"took no copy of a message within 0\.5 s"):
             await consumer.drain(asyncio.Event())
     await subscriber.close()
     assert await eventually_async(lambda: asyncio.to_thread(broker.depth)) == 1
