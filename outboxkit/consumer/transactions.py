@@ -99,7 +99,7 @@ class Transactions:
             if full:  # the probe writes nothing, so the work itself is tried
                 if self._outage.is_outlasted("database"):
                     raise _outlasted(away)
-                await sleep_unless_stopped(stop, jittered(min(0.1 * 2**full, FULL_SECONDS)))
+                await sleep_unless_stopped(stop, jittered(min(0.1 * 2 ** min(full, 10), FULL_SECONDS)))
             else:
                 await self._ride_out(stop)
             if refused:  # the probe may have got one of the connections that the pool has, and there are no more

@@ -143,7 +143,7 @@ async def test_a_disk_that_is_full_is_nobodys_fault_however_often(
     monkeypatch.setattr("outboxkit.consumer.transactions.jittered", lambda seconds: delays.append(seconds) or 0.0)
     transactions._outage = Outage("test", passing=TRANSIENT)
     with capture_logs() as log:
-        work = Work(*(of_a_batch(error) if wrapped else error for _ in range(3 * LOST_CONNECTIONS)))
+        work = Work(*[of_a_batch(error) if wrapped else error] * 1100)  # for most of a day
         assert await transactions.run(work, asyncio.Event()) == "done"
     assert [line["event"] for line in log] == ["database is away, waiting", "database is back, work goes on"]
     assert delays == sorted(delays)
