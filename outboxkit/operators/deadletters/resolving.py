@@ -132,8 +132,8 @@ async def _put_back(
     by_place = {row.position: row.id for row in reversed(rows) if row.position is not None}
     places = set[int]()
     for ids, headers in await _with_headers(connection, list(by_place.values()), now, rules):
-        statement = sql.resolve.put_back(connection.dialect.name, headers)
-        places |= {*(await connection.execute(statement, {"ids": ids, "now": now})).scalars()}
+        statement = sql.resolve.put_back(connection.dialect.name)
+        places |= {*(await connection.execute(statement, {"ids": ids, "now": now, "headers": headers})).scalars()}
     back = {by_place[place] for place in places}
     placeless = sum(row.position is None for row in rows)
     page.refused += Counter({Refusal.NO_PLACE: placeless, Refusal.TAKEN: len(rows) - placeless - len(back)})

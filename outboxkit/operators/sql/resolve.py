@@ -76,19 +76,16 @@ def forbid_seqscan() -> Select[Any]:
     return set_locally(enable_seqscan="off", enable_hashjoin="off", enable_mergejoin="off", jit="off")
 
 
-def put_back(dialect: str, headers: bytes | None = None) -> ReturningInsert[Any]:
+def put_back(dialect: str) -> ReturningInsert[Any]:
     """Put dead letters back into the outbox at their old positions; returns these. A taken position is skipped.
-
-    They keep their headers, unless others are given.
 
     The rows are held, and due at once: rows behind them stay behind them.
 
-    Parameters: ids, now. Index: the primary keys. Locks: the new rows.
+    Parameters: ids, now, headers (null: they keep their own). Index: the primary keys. Locks: the new rows.
     """
     names = [*_ENVELOPE, "due_at", "held"]
     values: dict[str, ColumnElement[Any]] = {name: readable(dead_letter.c[name]) for name in _ENVELOPE}
-    if headers is not None:
-        values["headers"] = literal(headers, outbox.c.headers.type)
+    values["headers"] = func.coalesce(bindparam("headers", type_=outbox.c.headers.type), values["headers"])
     source = select(*values.values(), _NOW, true()).where(
         dead_letter.c.resolution.is_(None), _has_position(), among(dialect, dead_letter.c.id, "ids")
     )
