@@ -185,8 +185,9 @@ class Background:
 
     async def close(self) -> None:
         """Stop working, and leave operations to those who go on with them."""
-        tasks = [*([] if self._looking is None else [self._looking]), *self._working]
-        await end_tasks(tasks)
+        if self._looking is not None:
+            await end_tasks([self._looking])
+        await end_tasks(self._working)  # also at what the look has begun meanwhile
 
     async def _look(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import Engine, select, update
 from outboxkit import ids
 from outboxkit.console import BasicAccess, operations, serving
 from outboxkit.console.access import ConsoleRight
-from outboxkit.operators.background import Plan, begin_operation
+from outboxkit.operators.background import Background, Plan, begin_operation
 from outboxkit.operators.deadletters import Selection
 from outboxkit.runtime.settings import load
 from outboxkit.tables import audit, dead_letter, operation
@@ -255,3 +256,24 @@ async def test_a_console_that_only_reads_leaves_operations_alone(browser: Browse
     async with browser(access=basic, token=None) as client:
         page = await client.get(place, auth=("bob", "a password of many signs"))
         assert page.status_code == 200
+
+
+async def test_an_operation_that_is_found_while_the_console_stops_is_not_left_running(
+    browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    lease, found = Background._lease, asyncio.Event()
+
+    async def late(self: Background) -> Any:
+        """As with a client library that swallows the cancellation."""
+        row = await lease(self)
+        found.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return row
+
+    monkeypatch.setattr(Background, "_lease", late)
+    fill(engine, 3)
+    async with browser(may=OPERATOR) as client:
+        await begin(client, rate="1")
+        await found.wait()
+    assert not [task for task in asyncio.all_tasks() if "Background" in repr(task)]
