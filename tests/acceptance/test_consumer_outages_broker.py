@@ -45,6 +45,7 @@ def test_a_queue_is_deleted_in_the_middle(deployment: Deployment, of: str):
     with gate_shut(deployment):
         customers.send()
         customers.wait_in_the_middle()
+        eventually(lambda: deployment.broker.depth() == 0)  # what is not in the consumer's hand would be gone
         deployment.broker.delete_queue(queue)
     customers.wait_for_effects()
     customers.consumer.assert_away("broker", "the broker cancelled the consumer")
