@@ -20,10 +20,10 @@ def coverage_init(_registry: Any, _options: dict[str, Any]) -> None:
 
     A hook of `threading.setprofile` would do, but a thread ends without a word if another one sets its hook meanwhile.
     """
-    bootstrap = vars(threading.Thread)["_bootstrap_inner"]
+    set_ident = vars(threading.Thread)["_set_ident"]  # the first thing that a thread does
 
     def keep(thread: threading.Thread) -> None:
+        set_ident(thread)
         _KEPT.extend([getcurrent()] * 2)  # of one that is kept once, greenlet looks for the keeper, and may not find it
-        bootstrap(thread)
 
-    patch.object(threading.Thread, "_bootstrap_inner", keep).start()
+    patch.object(threading.Thread, "_set_ident", keep).start()
