@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.faults.replicated import Replicated
 from tests.faults.shrink import shrunk
 from tests.faults.small_disk import SmallDisk
-from tests.faults.soak import Report, Run, known, soak
+from tests.faults.soak import Report, Run, soak
 from tests.servers import POSTGRESQL, Server, provide_own, provide_own_rabbitmq
 from tests.servers.cluster import NODES, provide_cluster
 from tests.servers.postgresql import find_programs
@@ -22,24 +22,27 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(100_000))
     parser.add_argument("--longest", type=float, default=6, help="seconds of a fault, at most")
-    every = known(nodes=NODES, standby=True, small_disk=True)
-    parser.add_argument("--only", help=f"faults, with commas between them: {', '.join(every)}")
+    parser.add_argument("--only", help="faults, with commas between them; a wrong one prints all")
     parser.add_argument("--nodes", type=int, choices=(1, NODES), default=1, help="of RabbitMQ")
     parser.add_argument("--pooler", action="store_true", help="the workers' sessions are PgBouncer's")
     parser.add_argument("--standby", action="store_true", help="PostgreSQL has a synchronous standby")
     parser.add_argument("--small-disk", action="store_true", help="PostgreSQL's disk can be filled; root alone may")
+    parser.add_argument("--clocks", action="store_true", help="the workers' clocks can be set; it needs gcc")
+    parser.add_argument(
+        "--notes", type=int, default=0, metavar="N", help="messages more in each transaction of a producer"
+    )
     parser.add_argument("--faults", help="only these numbers of the plan, with commas between them")
     parser.add_argument("--shrink", type=int, default=0, metavar="N", help="after a failure, N tries with fewer faults")
     arguments = parser.parse_args()
-    accepted = known(nodes=arguments.nodes, standby=arguments.standby, small_disk=arguments.small_disk)
-    names = tuple(arguments.only.split(",")) if arguments.only else accepted
-    if unknown := set(names) - set(accepted):
-        parser.error(f"{', '.join(sorted(unknown))}: accepted are {', '.join(accepted)}")
     run = Run(
-        seed=arguments.seed, seconds=arguments.minutes * 60, names=names, longest=arguments.longest,
+        seed=arguments.seed, seconds=arguments.minutes * 60, longest=arguments.longest,
+        names=tuple(arguments.only.split(",")) if arguments.only else (),
         nodes=arguments.nodes, pooler=arguments.pooler, standby=arguments.standby, small_disk=arguments.small_disk,
+        clocks=arguments.clocks, notes=arguments.notes,
         chosen=tuple(map(int, arguments.faults.split(","))) if arguments.faults else None,
     )  # fmt: skip
+    if unknown := set(run.names) - set(run.known):
+        parser.error(f"{', '.join(sorted(unknown))}: accepted are {', '.join(run.known)}")
     database: Server = provide_own(POSTGRESQL)
     if run.standby or run.small_disk:
         if run.standby and run.small_disk:

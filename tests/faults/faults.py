@@ -13,10 +13,14 @@ from sqlalchemy import make_url
 
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults.replicated import Replicated
+from tests.faults.set_clock import SetClock
 from tests.faults.small_disk import SmallDisk
 from tests.servers import OwnServer, Server
 from tests.servers.cluster import Cluster
 from tests.support.tcp_proxy import TcpProxy
+
+MOST_SECONDS_APART = 10 * 86_400
+"""Of a clock that is set; a message has the time of the process that adds it, and may not be older than the window."""
 
 
 class World(Protocol):
@@ -26,6 +30,7 @@ class World(Protocol):
     broker: OwnServer
     cluster: Cluster | None
     proxies: list[TcpProxy]
+    clocks: list[SetClock]
     conninfo: str
 
     def pick(self, numbers: random.Random) -> WorkerProcess:
@@ -71,6 +76,15 @@ def worker_stopped(world: World, numbers: random.Random) -> Iterator[None]:
     yield
     assert ends_well(worker), f"not a clean end: {worker.log}"
     world.restart(worker)
+
+
+@contextmanager
+def clock_set(world: World, numbers: random.Random) -> Iterator[None]:
+    """The clock of one machine is set by up to days, forward or back, and then right again."""
+    clock = numbers.choice(world.clocks)
+    clock.set(numbers.choice((-1, 1)) * numbers.randrange(1, numbers.choice((60, 3_600, MOST_SECONDS_APART))))
+    yield
+    clock.set(0)
 
 
 @contextmanager
@@ -328,6 +342,8 @@ REPLICATED = _named(primary_lost, primary_not_fenced)
 """Further ones, with a standby of PostgreSQL."""
 SMALL = _named(database_disk_full)
 """A further one, with a PostgreSQL on a small disk."""
+CLOCKS = _named(clock_set)
+"""A further one, with workers whose clocks can be set."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +361,7 @@ class Broken:
         numbers, began = random.Random(self.seed), time.time()
         with ExitStack() as broken:
             for name in self.names:
-                broken.enter_context((ALL | CLUSTERED | REPLICATED | SMALL)[name](world, numbers))
+                broken.enter_context((ALL | CLUSTERED | REPLICATED | SMALL | CLOCKS)[name](world, numbers))
             time.sleep(self.seconds)
         return began, time.time()
 

@@ -31,6 +31,7 @@ CONSUMERS = {
 """The handlers of a step, by the consumer that has them."""
 ORDERED = (*CONSUMERS["ordered"], *CONSUMERS["sharded"])
 FAILING = "FailingHandler"
+NOTING = "NoteBatch"
 ECHO = "Echoed"
 
 
@@ -78,6 +79,14 @@ class Echoed:
     subject: str
 
 
+@event("NoteTaken")
+@dataclass(frozen=True)
+class NoteTaken:
+    """One of many in a transaction, handled in batches: the mass of a long run."""
+
+    subject: str
+
+
 @event("OnceAsked")
 @dataclass(frozen=True)
 class OnceAsked:
@@ -92,7 +101,7 @@ class Charge:
     subject: str
 
 
-Added = StepTaken | PoisonAdded | Echoed | OnceAsked | Charge
+Added = StepTaken | PoisonAdded | Echoed | NoteTaken | OnceAsked | Charge
 
 
 def add(session: Session, event: Added, *, key: str = "", step: int = 0) -> None:
@@ -123,6 +132,10 @@ elif chosen == "batch":
     @inbox_handler("BatchStep", batch=True)
     def batch(session: Session, event: StepTaken, message: Message) -> None:
         session.add(done(message, "BatchStep"))
+
+    @inbox_handler(NOTING, batch=True)
+    def note(session: Session, event: NoteTaken, message: Message) -> None:
+        session.add(done(message, NOTING))
 
 elif chosen == "ordered":
 

@@ -24,8 +24,9 @@ from outboxkit import tables
 from tests.acceptance.deployment import UNEXPECTED, Deployment
 from tests.acceptance.worker_process import WorkerProcess
 from tests.faults import shop
-from tests.faults.faults import ALL, CLUSTERED, REPLICATED, SMALL, ends_well, plan
+from tests.faults.faults import ALL, CLOCKS, CLUSTERED, REPLICATED, SMALL, ends_well, plan
 from tests.faults.history import Committed, Dead, Fault, Handled, History, Published, Rules, Verdict, judge
+from tests.faults.set_clock import SetClock
 from tests.processes import COMMAND
 from tests.servers import OwnServer, Server, create_database, drop_database, provide_pooler
 from tests.servers.cluster import Cluster
@@ -55,41 +56,50 @@ SETTINGS = {
 }
 
 
-def known(*, nodes: int = 1, standby: bool = False, small_disk: bool = False) -> tuple[str, ...]:
-    """The names of the faults of these servers."""
-    more = ((CLUSTERED, nodes > 1), (REPLICATED, standby), (SMALL, small_disk))
-    return (*ALL, *(name for faults, is_here in more if is_here for name in faults))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What a soak is asked for; as a text the command that asks for it.
 
     Attributes:
         seconds: for which faults happen. The drain comes after them.
-        names: of the faults that are drawn.
+        names: of the faults that are drawn; empty for all that these servers and workers know.
         longest: seconds of a fault, at most.
         pooler: PgBouncer is before the workers.
         standby: the database has a synchronous standby.
         small_disk: the database's disk can be filled.
+        clocks: the workers' clocks can be set.
+        notes: messages that each transaction of a producer adds beside its step.
         chosen: the numbers of faults of the plan, which alone happen; None for all of these seconds.
     """
 
     seed: int
     seconds: float
-    names: tuple[str, ...] = tuple(ALL)
+    names: tuple[str, ...] = ()
     longest: float = 6
     nodes: int = 1
     pooler: bool = False
     standby: bool = False
     small_disk: bool = False
+    clocks: bool = False
+    notes: int = 0
     chosen: tuple[int, ...] | None = None
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The names of the faults of these servers and workers."""
+        more = (
+            *((CLUSTERED, self.nodes > 1), (REPLICATED, self.standby)),
+            *((SMALL, self.small_disk), (CLOCKS, self.clocks)),
+        )
+        return (*ALL, *(name for faults, is_here in more if is_here for name in faults))
 
     def __str__(self) -> str:
         options = [f"--nodes {self.nodes}"] if self.nodes > 1 else []
         options += ["--pooler"] * self.pooler + ["--standby"] * self.standby + ["--small-disk"] * self.small_disk
+        options += ["--clocks"] * self.clocks
         options += [f"--longest {self.longest:g}"] if self.longest != type(self).longest else []
-        if set(self.names) != set(known(nodes=self.nodes, standby=self.standby, small_disk=self.small_disk)):
+        options += [f"--notes {self.notes}"] if self.notes else []
+        if self.names:
             options.append(f"--only '{','.join(self.names)}'")
         if self.chosen is not None:
             options.append(f"--faults {','.join(map(str, self.chosen))}")
@@ -134,7 +144,8 @@ class Report:
 class Soak:
     """The world of one run: servers, processes that come and go, and proxies.
 
-    Each relay has proxies of its own, to the database and to each node, and all other processes share such ones.
+    Each relay has proxies of its own, to the database and to each node, and all other processes share such ones. So
+    it is with clocks.
 
     Attributes:
         cluster: the nodes, of which `broker` is the first.
@@ -148,6 +159,8 @@ class Soak:
     seed: int
     cluster: Cluster | None = None
     pooler_url: str | None = None
+    notes: int = 0
+    has_clocks: bool = False
     faulted: list[Fault] = field(default_factory=list)
     blamed: set[str] = field(default_factory=set)
     acked: set[str] = field(default_factory=set)
@@ -157,7 +170,7 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.conninfo = libpq(self.url)
-        self.proxies = list[TcpProxy]()
+        self.proxies, self.clocks = list[TcpProxy](), list[SetClock]()
         nodes = self.cluster.urls if self.cluster else [self.broker.url]
         self.ways = [
             {
@@ -166,6 +179,9 @@ class Soak:
             }
             for _ in range(RELAYS + 1)
         ]
+        if self.has_clocks:
+            self.clocks += [SetClock(self.logs / f"clock {number}") for number in range(len(self.ways))]
+            self.ways = [way | clock.environment for way, clock in zip(self.ways, self.clocks, strict=True)]
         self.client = PlainClient(self.broker.url)
         self.deployment = Deployment(self.url, self.client, self.logs)
         self.deployment.programs = "outboxkit"
@@ -253,6 +269,8 @@ class Soak:
                 if poison:
                     shop.add(session, shop.PoisonAdded(f"poison {subject}"))
                 shop.add(session, shop.StepTaken(subject), key=key, step=step)
+                for note in range(self.notes):
+                    shop.add(session, shop.NoteTaken(f"note {subject}-{note}"))
                 session.flush()
                 if late:
                     self.end.wait(numbers.uniform(0.5, 2))
@@ -311,7 +329,7 @@ class Soak:
     def break_things(self, run: Run) -> Iterator[int]:
         """Faults until the time is over, or all that were chosen: the number of each in the plan, once it has ended."""
         ends = time.monotonic() + run.seconds
-        drawn = plan(random.Random(f"{self.seed} faults"), list(run.names), longest=run.longest)
+        drawn = plan(random.Random(f"{self.seed} faults"), list(run.names or run.known), longest=run.longest)
         for number, broken in enumerate(drawn, 1):
             is_over = time.monotonic() > ends if run.chosen is None else number > max(run.chosen, default=0)
             if is_over or self.end.is_set():
@@ -326,9 +344,12 @@ class Soak:
     def history(self) -> History:
         """What is known once all processes have ended."""
         history = History(faults=list(self.faulted))
+        handlers = {
+            "StepTaken": tuple(sum(shop.CONSUMERS.values(), ())), "PoisonAdded": (shop.FAILING,),
+            "NoteTaken": (shop.NOTING,),
+        }  # fmt: skip
         with Session(self.deployment.engine) as session:
             for row in session.scalars(select(shop.Made)):
-                handlers = {"StepTaken": tuple(sum(shop.CONSUMERS.values(), ())), "PoisonAdded": (shop.FAILING,)}
                 history.committed.append(
                     Committed(
                         row.message_id, row.subject, row.at, row.key, row.step, handlers.get(row.type, ()),
@@ -365,7 +386,7 @@ class Soak:
             left = session.scalar(select(func.count()).select_from(tables.outbox))
             open_ = session.scalar(select(func.count()).where(letters.resolution.is_(None)))
         each = sum(map(len, shop.CONSUMERS.values()))
-        wanted = made.get("StepTaken", 0) * each + made.get("PoisonAdded", 0)
+        wanted = made.get("StepTaken", 0) * each + made.get("PoisonAdded", 0) + made.get("NoteTaken", 0)
         found = {"effects": wanted - given_up - effects, "outbox": left, "dead letters": open_}
         return {name: number for name, number in found.items() if number > 0}
 
@@ -416,19 +437,18 @@ class Soak:
 
 
 @contextmanager
-def _world(
-    database: Server, broker: OwnServer, logs: Path, seed: int, cluster: Cluster | None, *, is_pooled: bool
-) -> Iterator[Soak]:
-    name = f"outboxkit_soak_{seed}_{time.time_ns()}"
+def _world(database: Server, broker: OwnServer, cluster: Cluster | None, logs: Path, run: Run) -> Iterator[Soak]:
+    name = f"outboxkit_soak_{run.seed}_{time.time_ns()}"
     url = create_database(database.url, name)
     migrate(url)
     with ExitStack() as opened:
         opened.callback(drop_database, database.url, name)
-        pooler = provide_pooler(url, size=POOLED) if is_pooled else None
+        pooler = provide_pooler(url, size=POOLED) if run.pooler else None
         if pooler is not None:
             opened.callback(pooler.close)
             pooler.start()
-        world = Soak(database, broker, url, logs, seed, cluster, pooler.url if pooler else None)
+        pooler_url = pooler.url if pooler else None
+        world = Soak(database, broker, url, logs, run.seed, cluster, pooler_url, run.notes, run.clocks)
         opened.callback(world.close)
         yield world
 
@@ -437,7 +457,7 @@ def soak(database: Server, broker: OwnServer | Cluster, logs: Path, run: Run) ->
     """Run under faults, drain, and judge."""
     cluster, broker = (broker, broker.nodes[0]) if isinstance(broker, Cluster) else (None, broker)
     began = time.time()
-    with _world(database, broker, logs, run.seed, cluster, is_pooled=run.pooler) as world:
+    with _world(database, broker, cluster, logs, run) as world:
         world.start()
         with ThreadPoolExecutor(PRODUCERS + CLIENTS + 1) as pool:
             running: list[Future[None]] = [pool.submit(world.produce, number) for number in range(PRODUCERS)]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults.faults import ALL
 from tests.faults.shrink import shrunk
-from tests.faults.soak import Run, known
+from tests.faults.soak import Run
 
 ENTRIES = tuple(range(1, 41))
 
@@ -39,5 +39,5 @@ def test_a_run_as_a_text_is_its_command():
     some = Run(seed=7, seconds=30, names=tuple(ALL)[:2], longest=1, pooler=True, chosen=(3, 8))
     options = "--pooler --longest 1 --only 'worker killed,worker frozen' --faults 3,8"
     assert str(some) == f'make soak MINUTES=0.5 SEED=7 ARGS="{options}"'
-    all_ = Run(seed=7, seconds=60, names=known(nodes=3, standby=True), nodes=3, standby=True)
-    assert str(all_) == 'make soak MINUTES=1 SEED=7 ARGS="--nodes 3 --standby"'
+    all_ = Run(seed=7, seconds=60, nodes=3, standby=True, clocks=True, notes=40)
+    assert str(all_) == 'make soak MINUTES=1 SEED=7 ARGS="--nodes 3 --standby --clocks --notes 40"'

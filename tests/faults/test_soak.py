@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.faults import SHORT
 from tests.faults.replicated import Replicated
-from tests.faults.soak import Run, known, soak
+from tests.faults.soak import Run, soak
 from tests.servers import OwnServer, Server
 from tests.servers.cluster import NODES, provide_cluster
 from tests.servers.postgresql import find_programs
@@ -28,7 +28,7 @@ def test_a_soak_of_minutes_breaks_no_promise(own_postgresql: Server, own_rabbitm
 
 
 @pytest.mark.night
-def test_a_soak_of_a_cluster_a_standby_and_a_pooler_breaks_no_promise(tmp_path: Path):
+def test_a_soak_of_a_cluster_a_standby_a_pooler_and_clocks_that_are_set_breaks_no_promise(tmp_path: Path):
     programs = find_programs()
     assert programs is not None, "it needs PostgreSQL's programs on this machine"
     with ExitStack() as servers:
@@ -36,7 +36,6 @@ def test_a_soak_of_a_cluster_a_standby_and_a_pooler_breaks_no_promise(tmp_path: 
         for server in (database, broker):
             servers.callback(server.close)
             server.start()
-        names = known(nodes=NODES, standby=True)
-        run = Run(seed=SEED, seconds=150, names=names, nodes=NODES, pooler=True, standby=True)
+        run = Run(seed=SEED, seconds=150, nodes=NODES, pooler=True, standby=True, clocks=True)
         report = soak(database, broker, tmp_path, run)
     assert not report.verdicts, report

@@ -163,7 +163,8 @@ def run(command: list[str]) -> None:
     if not Path(program).name.startswith("python"):
         arguments = command
     sys.path[:] = list(search_path("" if arguments[0] in ("-m", "-c") else str(Path(arguments[0]).parent)))
-    if any(Path(entry, "sitecustomize.py").exists() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if "LD_PRELOAD" in os.environ or any(Path(path, "sitecustomize.py").exists() for path in paths):
         os.execv(sys.executable, [sys.executable, *arguments])
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
