@@ -175,6 +175,9 @@ def _sqlite(target: URL, *, begin: str = "BEGIN IMMEDIATE") -> AsyncEngine:
         # If aiosqlite cannot open the file it leaves a thread, which later speaks to an event loop that is gone.
         sqlite3.connect(arguments[0], uri=bool(options.get("uri"))).close()
 
+    # SQLAlchemy would stop the connection of a statement that is cancelled twice while aiosqlite closes it. That never
+    # ends then, and no event loop that waits for its tasks would.
+    engine.dialect.do_terminate = engine.dialect.do_close  # type: ignore[method-assign]
     engines.configure_sqlite(engine.sync_engine, begin=begin)
 
     @event.listens_for(engine.sync_engine, "connect")

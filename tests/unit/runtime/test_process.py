@@ -92,6 +92,24 @@ async def test_a_reader_in_the_same_event_loop_is_not_locked_out_of_a_new_file_o
     reader.close()
 
 
+async def test_a_transaction_that_waits_for_sqlite_and_is_cancelled_twice_leaves_no_task_behind(tmp_path: Path):
+    made = process.engine(f"sqlite:///{tmp_path / 'shop.db'}", name="unit tests")
+    async with made.begin():
+        pass
+    writer = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.ensure_future(made.begin().__aenter__())
+    for _ in range(2):
+        await asyncio.wait([waiting], timeout=0.1)
+        waiting.cancel()
+    writer.close()
+    await asyncio.wait([waiting])
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(left, timeout=2)
+    assert all(task.done() for task in left)
+    await made.dispose()
+
+
 async def test_a_sqlite_transaction_can_be_rolled_back_whole(empty_url: str):
     made = process.engine(empty_url, name="unit tests")
     async with AsyncSession(made) as session:
