@@ -46,6 +46,8 @@ PATIENCE_SECONDS = 45
 """After a fault: a silent peer is noticed within half a minute, and a reconnection waits a few seconds."""
 MOST_MEMORY = 200 << 20
 MOST_SHARDS = 4
+REFUSED = 2
+"""The exit code of a process that cannot begin, which a service manager starts again."""
 POOLED = 80
 """Server sessions of a pooler, which are more than all workers use at a time."""
 SETTINGS = {
@@ -245,6 +247,12 @@ class Soak:
     def restart(self, worker: WorkerProcess) -> None:
         self._run(self.workers.pop(worker))
 
+    def revive(self) -> None:
+        """Start again who was refused at its start, as by a password that was another one, and ended with 2."""
+        for worker in list(self.workers):
+            if not worker.is_running and worker.wait() == REFUSED:
+                self.restart(worker)
+
     def change_shards(self, numbers: random.Random) -> None:
         """Stop all processes of the sharded queue, and start them with another number of shards."""
         self.shards = numbers.choice([each for each in range(1, MOST_SHARDS + 1) if each != self.shards])
@@ -339,6 +347,7 @@ class Soak:
             began, ended = broken.happen(self)
             print(f"{number}. {ended:.1f} {' + '.join(broken.names)}: {ended - began:.1f} s", flush=True)
             self.faulted.append(Fault(" + ".join(broken.names), began, ended))
+            self.revive()
             yield number
 
     def history(self) -> History:
