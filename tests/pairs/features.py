@@ -6,14 +6,14 @@ from itertools import combinations, product
 
 FEATURES: Mapping[str, Sequence[str]] = {
     "body": ("plain", "compressed", "renamed", "foreign"),
-    "added by": ("a session", "a request that is repeated", "a handler", "an answer", "a stranger"),
+    "added by": ("a session", "a repeated request", "a handler", "an answer", "a stranger"),
     "due": ("at once", "later"),
     "expires": ("never", "in an hour"),
     "handler": ("async", "thread", "batch", "ordered", "shards"),
     "calls": ("nobody", "an API once"),
-    "first attempt": ("succeeds", "fails", "is rejected"),
-    "copies": ("one", "published twice", "kept and replayed"),
-    "queue": ("running", "paused at first"),
+    "first attempt": ("succeeds", "fails", "rejected"),
+    "copies": ("one", "two", "replayed"),
+    "queue": ("running", "paused"),
 }
 """Each kind of feature and the ways in which it occurs: one of each kind makes a scenario."""
 
@@ -38,7 +38,7 @@ IMPOSSIBLE: Mapping[frozenset[Feature], str] = {
         for other, why in (
             (("due", "later"), "Only the outbox delays a message"),
             (("expires", "in an hour"), "Only an outbox row has an end of its time"),
-            (("copies", "kept and replayed"), "Only messages that a relay published are kept"),
+            (("copies", "replayed"), "Only messages that a relay published are kept"),
         )
     },
 }
@@ -63,8 +63,8 @@ row *foreign* stands for both.
 ## The scenarios
 
 A feature that is not named is the first of its kind: a plain body, added by a session, due at once, that never
-expires, an `async def` handler, which calls nobody and whose first attempt succeeds, one copy, a running queue. *An
-answer* is that of an HTTP destination.
+expires, an `async def` handler, which calls nobody and whose first attempt succeeds, one copy, a running queue.
+*Two* are two copies, *replayed* is one that was kept. *An answer* is that of an HTTP destination.
 
 {listed}
 

@@ -119,26 +119,26 @@ class World:
         Tables.metadata.create_all(self.engine)
         self.broker.bind("#", queue=self.tap)
         await self._consume()
-        if self.scenario["queue"] == "paused at first":
+        if self.scenario["queue"] == "paused":
             with self.engine.begin() as connection:
                 pause_process(connection, "consumer", self.broker.queue, why="to see what waits")
         await self._add()
         await self._publish()
-        if self.scenario["copies"] == "published twice":
+        if self.scenario["copies"] == "two":
             self._publish_again()
-        if self.scenario["queue"] == "paused at first":
+        if self.scenario["queue"] == "paused":
             await self._consume()
             assert not self.attempts, "a paused queue was consumed"
             with self.engine.begin() as connection:
                 assert resume_process(connection, "consumer", self.broker.queue)
         await self._consume_until(self._are_all_decided)
-        if self.scenario["first attempt"] == "is rejected":
+        if self.scenario["first attempt"] == "rejected":
             assert not self.effects()
             self.is_mended = True
             await DeadLetters(self.async_engine).resolve("replayed", Selection(), asyncio.Event(), Resolved())
             await self._publish()
             await self._consume_until(lambda: len(self.effects()) >= MESSAGES)
-        if self.scenario["copies"] == "kept and replayed":
+        if self.scenario["copies"] == "replayed":
             await self._replay()
         await self._consume()
 
@@ -170,7 +170,7 @@ class World:
     async def _add(self) -> None:
         ways = {
             "a session": self._add_in_session,
-            "a request that is repeated": self._add_by_requests,
+            "a repeated request": self._add_by_requests,
             "a handler": self._ask_handler,
             "an answer": self._ask_destination,
             "a stranger": self._send_foreign,
@@ -311,7 +311,7 @@ class World:
             is_first = self.attempts[event.number] <= (2 if kind == "batch" else 1)
             if self.scenario["first attempt"] == "fails" and is_first:
                 raise ValueError("the first attempt fails")
-            if self.scenario["first attempt"] == "is rejected" and not self.is_mended:
+            if self.scenario["first attempt"] == "rejected" and not self.is_mended:
                 raise Reject("it is rejected until it is mended")
 
         calls = self.scenario["calls"] != "nobody"
