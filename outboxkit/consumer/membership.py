@@ -52,6 +52,11 @@ class Agreement:
         """Whether the shards may be consumed: it is known which keys still have messages in old queues."""
         return self.moved_from is None and None not in self.draining.values()
 
+    def is_over(self, home: str, queue: str) -> bool:
+        """Whether no change goes on for this queue of `home`: an old shard may be empty before the others are."""
+        is_old = queue not in Shards(home, self.shards).consumed
+        return self.is_settled or (is_old and self.moved_from is None and queue not in self.draining)
+
     def queues_of(self, member: str, queue: str) -> tuple[str, ...]:
         """The queues of this process now. Any process empties old ones if none of the new number is there."""
         sharing = [id_ for id_, count in self.members if count == self.shards]

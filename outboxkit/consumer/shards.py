@@ -64,10 +64,10 @@ class ShardConsumer:
     consumer: Consumer
     source: ShardSource
 
-    def heed(self, agreement: Agreement, queue: str) -> None:
+    def heed(self, agreement: Agreement, home: str, queue: str) -> None:
         """Hold the keys that wait for old shards, and deliver what is behind the markers up to this agreement's."""
         self.consumer.hold(agreement.held(queue))
-        self.source.follow(agreement.move, is_settled=agreement.is_settled)
+        self.source.follow(agreement.move, is_settled=agreement.is_over(home, queue))
 
 
 class ShardedConsumer:
@@ -168,7 +168,7 @@ class ShardedConsumer:
             while (agreement := await self._outage.ride_out(self._agree, stop)) is not None and not stop.is_set():
                 if self._is_ready(agreement) and agreement.draining in ({}, before):
                     for queue, running in self._running.items():
-                        running.shard.heed(agreement, queue)
+                        running.shard.heed(agreement, self._shards.queue, queue)
                     await self._stop_consumers()
                     return await self._drain_all(agreement, stop)
                 before = agreement.draining
@@ -195,7 +195,7 @@ class ShardedConsumer:
         consumers = list[Consumer]()
         for queue in dict.fromkeys((*agreement.draining, *self._shards.consumed)):
             shard = self._make(queue)
-            shard.heed(agreement, queue)
+            shard.heed(agreement, self._shards.queue, queue)
             consumers.append(shard.consumer)
         try:
             done = await Consumers(consumers).drain(stop)
@@ -311,7 +311,7 @@ class ShardedConsumer:
             if queue not in self._running:
                 self._running[queue] = _RunningShard(self._make(queue), self._memory)
         for queue, running in self._running.items():
-            running.shard.heed(agreement, queue)
+            running.shard.heed(agreement, self._shards.queue, queue)
             if queue not in queues:
                 running.stop.set()
 

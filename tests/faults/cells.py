@@ -1,5 +1,6 @@
 """The scenarios of the kill matrix: a process under test, and what must be true of it at the end."""
 
+import operator
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -171,13 +172,14 @@ class Consumer(Cell):
     def drain(self) -> None:
         """Handle what comes again, as it was not acked: nothing more may come of it."""
 
-        def is_empty() -> bool:
+        def left() -> dict[str, int]:
             drained = self.start(through=False, more=("--drain",))
             assert drained.wait() == 0, drained.log.read_text()
             self.world.client.disconnect()
-            return not any(map(self.world.client.depth, self.queues()))
+            depths = {queue: self.world.client.depth(queue) for queue in self.queues()}
+            return {queue: depth for queue, depth in depths.items() if depth}
 
-        eventually(is_empty)
+        eventually(left, operator.not_)
 
     def queues(self) -> list[str]:
         """All of its queues."""

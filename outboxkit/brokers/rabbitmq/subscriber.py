@@ -186,7 +186,8 @@ class RabbitSubscriber(Subscriber):
         """Learn of all changes of the number of shards up to `move`. Deliveries behind a later marker are held.
 
         The markers of earlier changes are acked, now or when they come. That of `move` is acked once the change
-        `is_settled`. Until then it stops a process that gets the queue after this one and does not know of the change.
+        `is_settled` for this queue. Until then it stops a process that gets the queue after this one and does not know
+        of the change.
 
         Each change is written to the database before its marker is sent. So a later marker that is still unknown at the
         second call belongs to no change: it is acked, with a warning.

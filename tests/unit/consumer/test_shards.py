@@ -75,6 +75,15 @@ def test_old_shards_alone_are_consumed_until_the_markers_are_sent():
     assert Agreement(4, members, {"steps": None}, moved_from=1).queues_of("a", "steps") == ("steps",)
 
 
+def test_a_change_is_over_for_an_old_shard_that_is_empty_and_for_others_once_it_is_settled():
+    members = (("a", 3),)
+    agreement = Agreement(3, members, {"steps.2.0": ("k7",)}, move=2)
+    queues = ("steps.2.0", "steps.2.1", "steps.3.0", "steps")
+    assert [agreement.is_over("steps", queue) for queue in queues] == [False, True, False, False]
+    assert not Agreement(3, members, moved_from=2, move=2).is_over("steps", "steps.2.1"), "its marker is to come"
+    assert all(Agreement(3, members, move=2).is_over("steps", queue) for queue in queues)
+
+
 def test_nothing_is_consumed_while_the_bindings_change():
     assert Agreement(4, (("a", 4),), moved_from=1).queues_of("a", "steps") == ()
 
