@@ -95,7 +95,7 @@ def test_keys_stay_in_order_and_nothing_is_lost_when_the_whole_broker_restarts(
     own_rabbitmq.stop()
     stock.add(next(parts))
     own_rabbitmq.start()
-    eventually(lambda: stock.booked().total() >= len(parcels))
+    eventually(lambda: stock.booked().total() >= len(parcels), seconds=600)
     assert [each.stop() for each in (relay, *consumers)] == [0, 0, 0]
     assert stock.booked_by_key() == {f"k{key}": list(range(EACH)) for key in range(KEYS)}
     assert stock.given_up() == {}
