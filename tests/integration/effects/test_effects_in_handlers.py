@@ -78,7 +78,7 @@ async def test_a_handler_that_runs_out_of_time_leaves_it_unknown_and_the_next_at
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    @inbox_handler("SendReceipt", timeout=0.5)
+    @inbox_handler("SendReceipt", timeout=3)
     async def send_receipt(session: AsyncSession, event: Ordered) -> None:
         found.append((await effects.once(own_sessions, call=hang, on_unknown="skip")).outcome)
 
