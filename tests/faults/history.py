@@ -146,11 +146,12 @@ class _Judged:
 
 
 def _lost(judged: _Judged) -> Iterator[Verdict]:
+    done = judged.handled | judged.given_up
     for message in judged.history.committed:
         if message.id not in judged.published:
             yield Verdict("lost", f"{message.subject} was committed and never published")
         for handler in message.handlers:
-            if (message.id, handler) not in judged.handled | judged.given_up:
+            if (message.id, handler) not in done:
                 yield Verdict("lost", f"{message.subject} was not handled by {handler}")
 
 
