@@ -24,14 +24,15 @@ PATIENCE_SECONDS = 120.0
 PIECE, SIZE = 20_000, 1024
 INBOXES = {
     "hand-written": "benchmark_inbox",
-    **dict.fromkeys(("per message", "per message, thread", "batch"), "outboxkit_inbox"),
+    **dict.fromkeys(("per message", "without the query", "per message, thread", "batch"), "outboxkit_inbox"),
 }
 """Where the consumers that have a database remember what they have handled."""
 
 
 def drain(
-    place: Place, consumer: str, count: int, *, every: int, portion: int | None = None, trace: bool = False
-) -> Watch:
+    place: Place, consumer: str, count: int, *, every: int, portion: int | None = None, again: bool = False,
+    trace: bool = False,
+) -> Watch:  # fmt: skip
     """Have a consumer drain so many messages of a new queue, and check that each had its effect once.
 
     Args:
@@ -40,23 +41,25 @@ def drain(
         count: of messages.
         every: after so many of them it is looked at.
         portion: so many are put into the queue when it is empty; all at once where it is None.
+        again: every portion, of at most `PIECE` messages, is the first one again.
         trace: count what the database is sent.
     """
     engine = create_engine(place.database_url)
     Model.metadata.create_all(engine)
     engine.dispose()
     backlog.ask(place.database_url, "TRUNCATE benchmark_receipt, benchmark_inbox, outboxkit_inbox")
-    queue, sent = f"benchmark-{secrets.token_hex(4)}", 0
+    queue, sent, frames = f"benchmark-{secrets.token_hex(4)}", 0, list[bytes]()
     asyncio.run(declare(place.broker_url, queue))
     with RawPublisher(place.broker_url, queue, None) as raw:
 
         def keep_up(done: int) -> None:
             """Publish the next portion, once the one before it has been consumed."""
-            nonlocal sent
+            nonlocal sent, frames
             until = min(sent + (portion or count), count) if done >= sent else sent
             while sent < until:
                 piece = min(PIECE, until - sent)
-                raw.publish(raw.build(piece, SIZE), piece)
+                frames = frames if again and frames else raw.build(piece, SIZE)
+                raw.publish(frames, piece)
                 sent += piece
 
         keep_up(0)
@@ -65,7 +68,7 @@ def drain(
         if left := raw.depth():
             raise RuntimeError(f"{consumer}: {left} messages are left in a queue that was drained")
         raw.discard(f"{queue}.dead")
-    _check_effects(place.database_url, consumer, count)
+    _check_effects(place.database_url, consumer, portion if portion and again else count)
     return Watch(count, every, readings)
 
 

@@ -9,6 +9,8 @@ from tests.benchmarks.place import Case, Place
 from tests.benchmarks.rounds import Figures, Line, Measure
 
 COUNTS = {"raw": 30_000, "hand-written": 4_000, "per message": 4_000, "per message, thread": 4_000, "batch": 40_000}
+FRESH = {"per message": 6_000, "without the query": 6_000, "batch": 20_000}
+"""Messages that come twice."""
 QUICK = 10
 PORTION = 20_000
 
@@ -24,6 +26,13 @@ def consume(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 
 @contextmanager
+def duplicates(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """A queue full of fresh messages, and then the same ones once more."""
+    counts = {name: count // QUICK if place.quick else count for name, count in FRESH.items()}
+    yield {name: partial(_twice, place, name, count) for name, count in counts.items()}
+
+
+@contextmanager
 def memory(place: Place) -> Iterator[Mapping[str, Measure]]:
     """A long run, over several portions of a queue."""
     count = place.memory_messages
@@ -35,6 +44,10 @@ def round_trips(place: Place) -> Iterator[Mapping[str, Measure]]:
     """What PostgreSQL is sent once a consumer has prepared its statements, as libpq itself wrote it down."""
     half = 1_000 if place.quick else 4_000
     yield {name: partial(_to_database, place, name, half) for name in ("per message", "hand-written", "batch")}
+
+
+def _twice(place: Place, name: str, count: int) -> Figures:
+    return drain(place, name, 2 * count, every=count // 100, portion=count, again=True).fresh_and_again()
 
 
 def _memory(place: Place, name: str, count: int) -> Figures:
@@ -62,6 +75,17 @@ CASES = (
             _ratio("per message", "hand-written", at_least=0.95),
             _ratio("per message, thread", "per message", at_least=0.8),
             *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in COUNTS),
+        ),
+    ),
+    Case(
+        "duplicates",
+        "our consumer on messages that it has handled, also without its query for those that wait",
+        duplicates,
+        (
+            Line("again / fresh", ("per message", "again"), ("per message", "fresh")),
+            Line("again / fresh, batch", ("batch", "again"), ("batch", "fresh")),
+            Line("again / without the query", ("per message", "again"), ("without the query", "again"), at_least=5),
+            Line("fresh / without the query", ("per message", "fresh"), ("without the query", "fresh"), at_least=0.98),
         ),
     ),
     Case(

@@ -1,7 +1,7 @@
 """The consumers that are compared: each drains a durable quorum queue, in a process of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from outboxkit import defaults
 from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency, Consumer
+from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.routing import Arrival
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.runtime import process
 from tests.benchmarks import hand_written, receipts
@@ -103,6 +105,19 @@ async def ours(orders: Orders, *, handler: Handler) -> AsyncIterator[Drain]:
     await engine.dispose()
 
 
+@asynccontextmanager
+async def asking_nothing(orders: Orders) -> AsyncIterator[Drain]:
+    """outboxkit's consumer, which does not ask by one query for the duplicates that wait."""
+
+    async def recall(self: HandlerRunner, arrivals: Sequence[Arrival], stop: asyncio.Event) -> None:
+        for each in arrivals:
+            each.done = frozenset()
+
+    HandlerRunner.recall = recall  # type: ignore[method-assign]
+    async with ours(orders, handler=handler_of(receipts.one)) as drain:
+        yield drain
+
+
 def _subscriber(orders: Orders, *, prefetch: int) -> Subscriber:
     return process.subscriber(
         orders.broker_url, orders.queue, exchange=EXCHANGE, topics=[TYPE], prefetch=prefetch, delays=DELAYS
@@ -129,6 +144,7 @@ DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
     "raw": raw,
     "hand-written": by_hand,
     "per message": partial(ours, handler=handler_of(receipts.one)),
+    "without the query": asking_nothing,
     "batch": partial(ours, handler=handler_of(receipts.many)),
     "per message, thread": partial(ours, handler=handler_of(receipts.one_in_thread)),
 }

@@ -54,6 +54,16 @@ class Watch:
         first, last, count = self._since(self.total // 10)
         return {"rate": count * 1e9 / (last.at - first.at), "cpu": (last.cpu - first.cpu) * 1e6 / count}
 
+    def fresh_and_again(self) -> Figures:
+        """Messages a second of the first half, and of the second, which is the first one again; each warms up."""
+        half, warm_up = self.total // 2, self.total // 20
+        first, last, fresh = self._between(warm_up, half)
+        again_first, again_last, again = self._between(half + warm_up, self.total)
+        return {
+            "fresh": fresh * 1e9 / (last.at - first.at),
+            "again": again * 1e9 / (again_last.at - again_first.at),
+        }
+
     def to_database(self) -> Figures:
         """Round trips and statements a message, after the first reading."""
         first, last, count = self._since(self.readings[0].done)
@@ -72,6 +82,9 @@ class Watch:
         return {**named, "peak": max(peaks), "grown": peaks[3] - peaks[1]}
 
     def _since(self, warm_up: int) -> tuple[Reading, Reading, int]:
-        """The first reading after so many messages, the last one, and the messages in between."""
-        first, last = next(one for one in self.readings if one.done >= warm_up), self.readings[-1]
+        return self._between(warm_up, self.total)
+
+    def _between(self, begin: int, end: int) -> tuple[Reading, Reading, int]:
+        """The first readings after so many messages, and the messages in between."""
+        first, last = (next(one for one in self.readings if one.done >= done) for done in (begin, end))
         return first, last, last.done - first.done
