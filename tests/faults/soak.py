@@ -160,11 +160,9 @@ class Soak:
     broker: OwnServer
     url: str
     logs: Path
-    seed: int
+    run: Run
     cluster: Cluster | None = None
     pooler_url: str | None = None
-    notes: int = 0
-    has_clocks: bool = False
     faulted: list[Fault] = field(default_factory=list)
     blamed: set[str] = field(default_factory=set)
     acked: set[str] = field(default_factory=set)
@@ -183,7 +181,7 @@ class Soak:
             }
             for _ in range(RELAYS + 1)
         ]
-        if self.has_clocks:
+        if self.run.clocks:
             self.clocks += [SetClock(self.logs / f"clock {number}") for number in range(len(self.ways))]
             self.ways = [way | clock.environment for way, clock in zip(self.ways, self.clocks, strict=True)]
         self.client = PlainClient(self.broker.url)
@@ -268,7 +266,7 @@ class Soak:
 
     def produce(self, number: int) -> None:
         """Steps of a few keys in turn; a tenth is rolled back, some commit late."""
-        numbers = random.Random(f"{self.seed} producer {number}")
+        numbers = random.Random(f"{self.run.seed} producer {number}")
         engine = create_engine(self.url, pool_pre_ping=True)
         for step in count():
             if self.end.wait(numbers.uniform(*BETWEEN_SECONDS)):
@@ -279,7 +277,7 @@ class Soak:
                 if poison:
                     shop.add(session, shop.PoisonAdded(f"poison {subject}"))
                 shop.add(session, shop.StepTaken(subject), key=key, step=step)
-                for note in range(self.notes):
+                for note in range(self.run.notes):
                     shop.add(session, shop.NoteTaken(f"note {subject}-{note}"))
                 session.flush()
                 if late:
@@ -293,7 +291,7 @@ class Soak:
 
     def ask(self, number: int) -> None:
         """A client that repeats each request under its key until it has an answer."""
-        numbers = random.Random(f"{self.seed} client {number}")
+        numbers = random.Random(f"{self.run.seed} client {number}")
         with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=2, trust_env=False) as client:
             for step in count():
                 subject, status = f"client {number}-{step}", 0
@@ -312,7 +310,7 @@ class Soak:
 
     def operate(self) -> None:
         """Replay, discard, pause and resume; and note whom an outage has blamed."""
-        numbers = random.Random(f"{self.seed} operator")
+        numbers = random.Random(f"{self.run.seed} operator")
         while not self.end.wait(numbers.uniform(1.5, 4)):
             self.measure()
             choice = numbers.choice(("replay", "discard", "pause"))
@@ -336,10 +334,10 @@ class Soak:
             with suppress(OSError, ValueError):
                 self.memory = max(self.memory, worker.most_memory)
 
-    def break_things(self, run: Run) -> Iterator[int]:
+    def break_things(self) -> Iterator[int]:
         """Faults until the time is over, or all that were chosen: the number of each in the plan, once it has ended."""
-        ends = time.monotonic() + run.seconds
-        drawn = plan(random.Random(f"{self.seed} faults"), list(run.names or run.known), longest=run.longest)
+        run, ends = self.run, time.monotonic() + self.run.seconds
+        drawn = plan(random.Random(f"{run.seed} faults"), list(run.names or run.known), longest=run.longest)
         for number, broken in enumerate(drawn, 1):
             is_over = time.monotonic() > ends if run.chosen is None else number > max(run.chosen, default=0)
             if is_over or self.end.is_set():
@@ -460,8 +458,7 @@ def _world(database: Server, broker: OwnServer, cluster: Cluster | None, logs: P
         if pooler is not None:
             opened.callback(pooler.close)
             pooler.start()
-        pooler_url = pooler.url if pooler else None
-        world = Soak(database, broker, url, logs, run.seed, cluster, pooler_url, run.notes, run.clocks)
+        world = Soak(database, broker, url, logs, run, cluster, pooler.url if pooler else None)
         opened.callback(world.close)
         yield world
 
@@ -477,7 +474,7 @@ def soak(database: Server, broker: OwnServer | Cluster, logs: Path, run: Run) ->
             running += [pool.submit(world.ask, number) for number in range(CLIENTS)]
             running.append(pool.submit(world.operate))
             try:
-                happened = tuple(world.break_things(run))
+                happened = tuple(world.break_things())
             finally:
                 world.end.set()
             for one in running:
