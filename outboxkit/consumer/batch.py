@@ -16,7 +16,7 @@ from outboxkit.consumer.decisions import Decision
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.routing import Arrival
 from outboxkit.consumer.transactions import BLAMELESS
-from outboxkit.errors.failures import first_line
+from outboxkit.errors.failures import first_line, forget_locals
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
 from outboxkit.inbox.run_batch import COMMITTED, traced
 from outboxkit.inbox.run_once import event_for
@@ -135,6 +135,7 @@ class BatchRunner:
                 raise
             # Whatever a handler raises: the failed entry fails again alone.
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
+            forget_locals(error)  # which has the events
             if isinstance(error, BatchEntryFailed) and not piece.searched:
                 return _around(arrivals, entries[error.index][0], searched=True)
             middle = len(arrivals) // 2

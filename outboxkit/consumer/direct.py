@@ -26,7 +26,7 @@ from outboxkit.consumer.threads import Threads
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, conflict_delay, note_conflict
 from outboxkit.database.transaction import HandlerSession
 from outboxkit.errors import ConfigurationError, Retry
-from outboxkit.errors.failures import first_line, printable
+from outboxkit.errors.failures import first_line, forget_locals, printable
 from outboxkit.errors.sqlstates import is_disk_full
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.message import Message
@@ -238,6 +238,7 @@ class DirectPublisher(Publisher):
         traceback = {} if decision.traceback is None else {"exception": decision.traceback}
         fields = {"handler": handler.name, "message_id": message.id, "type": message.type}
         self._log.warning("handler failed", error=decision.error, **fields, **traceback)
+        forget_locals(error)  # which has the event
         after = decision.after if isinstance(error, Retry) else None
         return Receipt(
             Verdict.REJECTED,

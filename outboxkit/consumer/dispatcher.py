@@ -14,7 +14,7 @@ from outboxkit.consumer.payload_memory import ROOM, SMALL, PayloadMemory
 from outboxkit.consumer.reports import Reports
 from outboxkit.consumer.routing import Arrival, Mode
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
-from outboxkit.errors.failures import first_line
+from outboxkit.errors.failures import first_line, forget_locals
 from outboxkit.message import Message
 from outboxkit.runtime.outage import is_cancelled, sleep_unless_stopped
 from outboxkit.runtime.pauses.watch import StopOrPause
@@ -241,8 +241,8 @@ class Dispatcher:
 
     async def _finish(self, pump: asyncio.Task[None], *, is_early: bool, is_pause: bool) -> None:
         """Stop receiving, wait for the deliveries that have started, requeue the rest."""
-        if pump.done() and (error := pump.exception()) is not None:
-            self._running.errors.append(error)
+        if pump.done():
+            self._running.note(pump.exception())
         pump.cancel()
         arrivals = self._running.arrivals()
         if arrivals and not self._running.errors:
@@ -253,7 +253,10 @@ class Dispatcher:
         is_lost = bool(self._running.errors)
         for error in self._running.errors:
             self._on_loss(error)
-        if not is_lost:
+        if is_lost:  # the broker delivers them again; here they would take memory until the started ones have ended
+            self._queues.clear()
+            self._stuck.clear()
+        else:
             try:
                 await self._subscriber.stop_receiving()
                 await self._requeue_waiting(is_early=is_early)
@@ -337,6 +340,12 @@ class _RunningTasks:
         timer = asyncio.get_running_loop().call_later(seconds, act)
         self._timers.add(timer)
 
+    def note(self, error: BaseException | None) -> None:
+        """Keep the error with which a task ended, if there is one, without the delivery that it had in hand."""
+        if error is not None:
+            forget_locals(error)
+            self.errors.append(error)
+
     async def wait(self) -> None:
         """Wait until all tasks have ended."""
         if self._tasks:
@@ -360,6 +369,5 @@ class _RunningTasks:
             error = None if self._is_ending else BrokerUnavailable("a delivery's task was cancelled")
         else:
             error = task.exception()
-        if error is not None:
-            self.errors.append(error)
+        self.note(error)
         self._on_end()

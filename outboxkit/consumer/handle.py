@@ -23,7 +23,7 @@ from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Arrival, Mode, Routing
 from outboxkit.consumer.transactions import BLAMELESS, Transactions
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
-from outboxkit.errors.failures import first_line
+from outboxkit.errors.failures import first_line, forget_locals
 from outboxkit.errors.sqlstates import TRANSIENT
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.run_once import payload_crc, recall
@@ -184,8 +184,8 @@ class HandlerRunner:
                 except (Exception, asyncio.CancelledError) as error:
                     if isinstance(error, asyncio.CancelledError) and is_cancelled():
                         raise
-                    failed[name] = decision = decide(error, handler, attempt=attempt, max_attempts=limit)
-                    span.fails(error, decision.outcome)
+                    failed[name] = decide(error, handler, attempt=attempt, max_attempts=limit)
+                    span.fails(error, failed[name].outcome)
                     continue
                 if outcome is not None:
                     span.ends_as(outcome)
@@ -199,7 +199,11 @@ class HandlerRunner:
         self.reports.messages += is_processed
         if elsewhere := self.routing.elsewhere(arrival):
             failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
-        await self._conclude(arrival, failed, record, attempt, stop)
+        try:
+            await self._conclude(arrival, failed, record, attempt, stop)
+        finally:
+            while failed:  # an error and the calls in its traceback keep each other, and with them the event
+                forget_locals(failed.popitem()[1].cause)
 
     def _work(self, session: Session, *, arrival: Arrival, handler: Handler, attempt: int) -> Outcome:
         message, accepted_at = cast("Message", arrival.message), arrival.delivery.delivery_headers.accepted_at

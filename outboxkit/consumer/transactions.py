@@ -14,6 +14,7 @@ from outboxkit.consumer.attempts import UNUSABLE, blame_database
 from outboxkit.consumer.threads import Threads
 from outboxkit.database import silence
 from outboxkit.database.transaction import HandlerSession
+from outboxkit.errors.failures import forget_locals
 from outboxkit.errors.sqlstates import CHECK_VIOLATION, CONFLICT, TRANSIENT, is_disk_full, sqlstate_of
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.runtime.outage import Outage, jittered, sleep_unless_stopped, what_is_away
@@ -88,6 +89,7 @@ class Transactions:
                 away = None if collision else await self._away(cause)
                 if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
                     raise
+                forget_locals(error)  # the next try has an event of its own, and there is room for one
             else:
                 if full:
                     self._outage.is_over("database")

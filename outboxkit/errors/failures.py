@@ -34,6 +34,18 @@ _CALL = (str(Path(__file__).parents[1] / "inbox" / "run_once.py"), "_apply")
 """The file and the name of the function that calls a handler: frames above it say nothing."""
 
 
+def forget_locals(error: BaseException | None) -> None:
+    """Free the local variables of the calls in an error's traceback, such as a large message; its lines stay.
+
+    So it is with the errors that it came from. Until then they live as long as the error, or a cycle that it is in.
+    """
+    for _ in range(CHAINED):
+        if error is None:
+            return
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 def printable(text: str, limit: int = LINE_LIMIT) -> str:
     """A text in one line: invisible characters are escaped, and a text over the limit is cut off."""
     shown = text[:limit]

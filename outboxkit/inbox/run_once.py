@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import copy_context
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -216,20 +217,7 @@ def call(
         ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable.
     """
     driver = connection.connection.driver_connection
-
-    def run() -> None:
-        try:
-            invoke(handler, session, event, message, attempt)
-        except (SystemExit, KeyboardInterrupt) as error:  # they end the process
-            error.add_note(f"in handler {handler.name!r}, with message {message.id!r} of type {message.type!r}")
-            raise
-        if getattr(driver, "is_in_block", False):
-            raise RuntimeError(
-                f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
-                "in the handler, by `with` or `async with`"
-            )
-        (leave or session.flush)()
-
+    work = partial(_work, handler, session, event, message, attempt, driver, leave or session.flush)
     with (
         handling(message, handler=handler.name, origin=Origin(session, installation)),
         transaction.guarded(session, connection, handler.name),
@@ -238,9 +226,32 @@ def call(
         # In a context of its own, and in the event loop in a task of its own. The handler may keep that task and cancel
         # it at any time: after its end this reaches neither the commit nor the ack.
         if async_session(session) is None:
-            copy_context().run(run)
+            copy_context().run(work)
         else:
-            await_(asyncio.create_task(greenlet_spawn(run)))
+            await_(asyncio.create_task(greenlet_spawn(work)))
+
+
+def _work(
+    handler: Handler,
+    session: Session,
+    event: object,
+    message: Message,
+    attempt: int,
+    driver: object,
+    leave: Callable[[], None],
+) -> None:
+    """The handler's part of the transaction. No closure: an error would keep one, and with it the event."""
+    try:
+        invoke(handler, session, event, message, attempt)
+    except (SystemExit, KeyboardInterrupt) as error:  # they end the process
+        error.add_note(f"in handler {handler.name!r}, with message {message.id!r} of type {message.type!r}")
+        raise
+    if getattr(driver, "is_in_block", False):
+        raise RuntimeError(
+            f"handler {handler.name!r} left a block of the driver open, such as a COPY's or a pipeline: leave it "
+            "in the handler, by `with` or `async with`"
+        )
+    leave()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import event, inbox_handler, upcast
+from outboxkit import Reject, event, inbox_handler, upcast
 
 WORK_SECONDS = 0.3
 
@@ -34,6 +34,18 @@ class BatchBomb:
 @event("ThreadBomb")
 @dataclass(frozen=True)
 class ThreadBomb:
+    rows: Any
+
+
+@event("RefusedBomb")
+@dataclass(frozen=True)
+class RefusedBomb:
+    rows: Any
+
+
+@event("RefusedBatchBomb")
+@dataclass(frozen=True)
+class RefusedBatchBomb:
     rows: Any
 
 
@@ -79,3 +91,13 @@ async def hold_batch(session: AsyncSession, event: BatchBomb) -> None:
 @inbox_handler("HoldInThread")
 def hold_in_thread(session: Session, event: ThreadBomb) -> None:
     session.execute(text(f"SELECT pg_sleep({WORK_SECONDS})"))
+
+
+@inbox_handler("Refuse")
+async def refuse(session: AsyncSession, event: RefusedBomb) -> None:
+    raise Reject("too large")
+
+
+@inbox_handler("RefuseBatch", batch=True)
+async def refuse_batch(session: AsyncSession, event: RefusedBatchBomb) -> None:
+    raise Reject("too large")

@@ -288,6 +288,7 @@ class DeliveryChannel:
     def lose(self, reason: str) -> None:
         """Mark the channel as lost: every other method raises from now on. The first reason is kept."""
         self.lost = self.lost or reason
+        self._received.clear()
         self.stopped.set()
         self._changed.set()
         self._read_or_pause()

@@ -55,6 +55,7 @@ async def test_nothing_is_written_on_a_lost_channel(channel: DeliveryChannel, wr
             settle(2)
     with pytest.raises(BrokerUnavailable, match="first"):
         await channel.next()
+    assert not channel.has_next, "they come again, and here they would only take memory"
     assert written.bytes == b""
 
 
