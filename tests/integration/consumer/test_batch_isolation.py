@@ -166,14 +166,17 @@ def test_each_one_changes_what_those_before_it_have_left(pg_engine: Engine, run:
     assert left(pg_engine) == 97
 
 
-def test_a_savepoint_ends_with_its_handler(pg_engine: Engine, run: Run):
+@pytest.mark.parametrize(
+    "begin", [Session.begin_nested, lambda session: session.connection().begin_nested()], ids=["session", "connection"]
+)
+def test_a_savepoint_ends_with_its_handler(pg_engine: Engine, run: Run, begin: Callable[[Session], Any]):
     kept: list[Any] = []
 
     def undoes(_: Session) -> None:
         with suppress(Exception):
             kept.pop().rollback()
 
-    run(lambda session: kept.append(session.begin_nested()), adds, undoes)
+    run(lambda session: kept.append(begin(session)), adds, undoes)
     assert noted(pg_engine) == [7]
 
 

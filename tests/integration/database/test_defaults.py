@@ -19,3 +19,16 @@ async def test_a_relay_reads_committed_rows_and_writes_utf_8_whatever_the_databa
         assert (await connection.execute(text("SHOW transaction_isolation"))).scalar_one() == "read committed"
         assert (await connection.execute(text("SELECT 'ключ'"))).scalar_one() == "ключ"
     await engine.dispose()
+
+
+async def test_a_relay_that_freezes_loses_its_rows_and_one_that_waits_for_a_lock_gives_up(
+    postgresql_url: str,
+):
+    engine = process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=2))
+    async with engine.connect() as connection:
+        limits = [
+            (await connection.execute(text(f"SHOW {name}"))).scalar_one()
+            for name in ("idle_in_transaction_session_timeout", "lock_timeout")
+        ]
+    assert limits == ["11s", process.LOCK_TIMEOUT]
+    await engine.dispose()

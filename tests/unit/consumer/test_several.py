@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ConfigurationError, Message, inbox
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
-from outboxkit.consumer import Concurrency, Consumer, Consumers
+from outboxkit.consumer import Concurrency, Consumer, Consumers, ShardedConsumer
 from outboxkit.inbox import Handler
 from outboxkit.runtime import compose, settings
 from outboxkit.runtime.queues import assign
@@ -157,3 +157,13 @@ async def test_settings_become_a_consumer_for_each_queue(database_url: str):
     with pytest.raises(ConfigurationError, match="no handler for queue 'mails'"):
         async with compose.consumer(chosen, moved):
             pass
+
+
+async def test_settings_become_the_consumers_of_shards(database_url: str):
+    options = {"database_url": database_url, "queue": "billing", "ordered": "true", "shards": "3"}
+    chosen = settings.load(options | {"publish_timeout": "30s"})
+    async with compose.consumer(chosen, [handler("a")]) as made:
+        assert isinstance(made, ShardedConsumer)
+        assert made._publish_timeout == 30, "so long a message may be on its way to an old shard"
+        subscriber: Any = made._make("billing.3.0").consumer._subscriber
+        assert (subscriber.max_unacked_bytes, subscriber._prefetch) == (8 * 1024 * 1024, 500)
