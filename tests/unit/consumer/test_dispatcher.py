@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 from outboxkit import Outcome, Reject, inbox_handler, tables
 from outboxkit.codec.headers import DeliveryHeaders
 from outboxkit.consumer import Concurrency, ConsumerPolicy, decisions, dispatcher
-from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, order
+from tests.support.polling import eventually_async
+from tests.unit.consumer.conftest import IN_AN_HOUR, Bench, order, work
 from tests.unit.shop import OrderConfirmed, StockChanged, message
 
 
@@ -157,6 +158,22 @@ async def test_in_order_a_failing_key_waits_while_other_keys_flow(bench: Bench, 
     assert bench.rows(tables.attempt) == []
     attempts = {row["message_id"]: row["attempts"] for row in bench.rows(tables.inbox)}
     assert attempts["m-1"] == retried + 1
+
+
+async def test_in_order_a_key_that_is_held_waits_from_the_start_while_other_keys_flow(bench: Bench):
+    """As in a new shard, while an old one has earlier messages of the key."""
+    bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 5)))
+    consumer = bench.consumer(work, concurrency=Concurrency(4, ordered=True))
+    consumer.hold(frozenset("b"))
+    running = asyncio.create_task(consumer.run(bench.stop))
+    try:
+        first = await eventually_async(lambda: asyncio.sleep(0, bench.done()), lambda done: len(done) > 1)
+        consumer.hold(frozenset())
+        done = await eventually_async(lambda: asyncio.sleep(0, bench.done()), lambda done: len(done) > 3)
+    finally:
+        bench.stop.set()
+        await running
+    assert (first, done) == (["order 2", "order 4"], ["order 2", "order 4", "order 1", "order 3"])
 
 
 async def test_in_order_the_key_goes_on_behind_a_dead_letter(bench: Bench):
