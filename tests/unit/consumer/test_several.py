@@ -159,11 +159,33 @@ async def test_settings_become_a_consumer_for_each_queue(database_url: str):
             pass
 
 
+SHARDS: dict[str, object] = {"ordered": "true", "shards": "3"}
+
+
 async def test_settings_become_the_consumers_of_shards(database_url: str):
-    options = {"database_url": database_url, "queue": "billing", "ordered": "true", "shards": "3"}
-    chosen = settings.load(options | {"publish_timeout": "30s"})
+    chosen = settings.load({"database_url": database_url, "queue": "billing", "publish_timeout": "30s"} | SHARDS)
     async with compose.consumer(chosen, [handler("a")]) as made:
         assert isinstance(made, ShardedConsumer)
         assert made._publish_timeout == 30, "so long a message may be on its way to an old shard"
         subscriber: Any = made._make("billing.3.0").consumer._subscriber
         assert (subscriber.max_unacked_bytes, subscriber._prefetch) == (8 * 1024 * 1024, 500)
+
+
+async def test_settings_become_the_subscriber_of_an_ordered_queue(database_url: str):
+    options = {"queue": "billing", "ordered": "true", "retry_delays": "2s,3s"}
+    async with compose.consumer(settings.load({"database_url": database_url} | options), [handler("a")]) as made:
+        consumer: Any = made
+        subscriber = consumer._subscriber
+        assert (subscriber._queues.ordered, subscriber._prefetch) == (True, 500)
+        assert subscriber.delays == (timedelta(seconds=2), timedelta(seconds=3))
+
+
+@pytest.mark.parametrize("more", [{}, SHARDS], ids=["one queue", "shards"])
+@pytest.mark.parametrize(("drain", "patience"), [(False, None), (True, 10)])
+async def test_only_a_drain_gives_up_an_outage(
+    database_url: str, more: dict[str, object], *, drain: bool, patience: float | None
+):
+    chosen = settings.load({"database_url": database_url, "queue": "billing"} | more)
+    async with compose.consumer(chosen, [handler("a")], drain=drain) as made:
+        consumer: Any = made
+        assert consumer._outage._patience == patience
