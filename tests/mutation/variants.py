@@ -202,6 +202,41 @@ VARIANTS = (
         "            if size < 0:\n",
         "unit/codec",
     ),
+    Variant(
+        "the rows of a relay that froze stay locked",
+        "runtime/process.py",
+        "name=relay_name(destination), idle_in_transaction=publish_timeout * 3 + LEAVING)",
+        "name=relay_name(destination))",
+        "integration/database/test_defaults.py",
+    ),
+    Variant(
+        "a message in a new shard overtakes those of its key in an old one, for a moment",
+        "consumer/consumer.py",
+        "            dispatcher.hold(self._held)\n",
+        "",
+        "unit/consumer/test_dispatcher.py",
+    ),
+    Variant(
+        "a message that is long on its way to an old shard comes behind its end",
+        "runtime/compose.py",
+        "        publish_timeout=settings.publish_timeout,\n        patience=patience,",
+        "        publish_timeout=defaults.PUBLISH_TIMEOUT,\n        patience=patience,",
+        "unit/consumer/test_several.py",
+    ),
+    Variant(
+        "a consumer ends in an outage that lasts",
+        "runtime/compose.py",
+        "patience = settings.publish_timeout if drain else None",
+        "patience = settings.publish_timeout",
+        "unit/consumer/test_several.py",
+    ),
+    Variant(
+        "a handler undoes what another one of its batch has done",
+        "inbox/run_batch.py",
+        "if transaction.has_savepoint(session, self._connection, self._savepoint):",
+        "if False:",
+        "integration/consumer/test_batch_isolation.py",
+    ),
 )
 
 
