@@ -168,13 +168,14 @@ async def test_settings_become_the_consumers_of_shards(database_url: str):
         assert isinstance(made, ShardedConsumer)
         assert made._publish_timeout == 30, "so long a message may be on its way to an old shard"
         subscriber: Any = made._make("billing.3.0").consumer._subscriber
-        assert (subscriber.max_unacked_bytes, subscriber._prefetch) == (8 * 1024 * 1024, 500)
+        assert subscriber.max_unacked_bytes == 8 * 1024 * 1024
 
 
-async def test_settings_become_the_subscriber_of_an_ordered_queue(database_url: str):
-    options = {"queue": "billing", "ordered": "true", "retry_delays": "2s,3s"}
-    async with compose.consumer(settings.load({"database_url": database_url} | options), [handler("a")]) as made:
-        consumer: Any = made
+@pytest.mark.parametrize("more", [{"ordered": "true"}, SHARDS], ids=["one queue", "shards"])
+async def test_settings_become_the_subscriber_of_an_ordered_queue(database_url: str, more: dict[str, object]):
+    options = {"database_url": database_url, "queue": "billing", "retry_delays": "2s,3s"} | more
+    async with compose.consumer(settings.load(options), [handler("a")]) as made:
+        consumer: Any = made._make("billing.3.0").consumer if isinstance(made, ShardedConsumer) else made
         subscriber = consumer._subscriber
         assert (subscriber._queues.ordered, subscriber._prefetch) == (True, 500)
         assert subscriber.delays == (timedelta(seconds=2), timedelta(seconds=3))
