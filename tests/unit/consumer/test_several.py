@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ConfigurationError, Message, inbox
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
+from outboxkit.codec.envelopes import CloudEvents
 from outboxkit.consumer import Concurrency, Consumer, Consumers, ShardedConsumer
 from outboxkit.inbox import Handler
 from outboxkit.runtime import compose, settings
@@ -172,13 +173,17 @@ async def test_settings_become_the_consumers_of_shards(database_url: str):
 
 
 @pytest.mark.parametrize("more", [{"ordered": "true"}, SHARDS], ids=["one queue", "shards"])
-async def test_settings_become_the_subscriber_of_an_ordered_queue(database_url: str, more: dict[str, object]):
-    options = {"database_url": database_url, "queue": "billing", "retry_delays": "2s,3s"} | more
+async def test_settings_become_the_rules_of_an_ordered_queue(database_url: str, more: dict[str, object]):
+    rules = {"retry_delays": "2s,3s", "max_attempts": "4", "inbox_retention": "9d", "ignore": "Stock*"}
+    options = {"database_url": database_url, "queue": "billing", "readers": "cloudevents"} | rules | more
     async with compose.consumer(settings.load(options), [handler("a")]) as made:
         consumer: Any = made._make("billing.3.0").consumer if isinstance(made, ShardedConsumer) else made
-        subscriber = consumer._subscriber
+        subscriber, policy = consumer._subscriber, consumer._runner.policy
         assert (subscriber._queues.ordered, subscriber._prefetch) == (True, 500)
-        assert subscriber.delays == (timedelta(seconds=2), timedelta(seconds=3))
+        assert subscriber.delays == policy.delays == (timedelta(seconds=2), timedelta(seconds=3))
+        assert (policy.max_attempts, policy.retention, policy.ignore) == (4, timedelta(days=9), ("Stock*",))
+        assert consumer._routing._policy is policy
+        assert [type(reader) for reader in consumer._routing._readers] == [CloudEvents]
 
 
 @pytest.mark.parametrize("more", [{}, SHARDS], ids=["one queue", "shards"])
