@@ -140,7 +140,10 @@ async def test_an_own_policy_and_an_own_publisher_are_taken_as_they_are(database
     async with compose.relay(chosen, publisher=publisher, policy=policy) as made:
         assert (made.policy, made.batch_size) == (policy, 40)
     async with compose.relay(chosen) as made:
-        assert made.policy == RelayPolicy(max_attempts=7)
+        assert (made.policy, made.keep_published) == (RelayPolicy(max_attempts=7), False)
+    more = {"batch_size": "9", "published_retention": "7d"}
+    async with compose.relay(settings.load({"database_url": database_url} | more)) as made:
+        assert (made.batch_size, made.keep_published) == (9, True)
     too_short = ConsumerPolicy(retention=timedelta(minutes=1))
     with pytest.raises(ConfigurationError, match="OUTBOXKIT_INBOX_RETENTION is 1m"):
         async with compose.consumer(chosen, [inbox.handler_of(handle)], policy=too_short):
