@@ -237,6 +237,34 @@ VARIANTS = (
         "if False:",
         "integration/consumer/test_batch_isolation.py",
     ),
+    Variant(
+        "a relay does not keep the messages that it should",
+        "runtime/compose.py",
+        "keep_published=settings.published_retention is not None,",
+        "keep_published=False,",
+        "unit/cli/test_compose.py",
+    ),
+    Variant(
+        "a consumer has the rules of the defaults",
+        "runtime/compose.py",
+        "            policy=policy,\n            patience=patience,\n            readers",
+        "            patience=patience,\n            readers",
+        "unit/consumer/test_several.py",
+    ),
+    Variant(
+        "a consumer does not have its readers",
+        "runtime/compose.py",
+        "            readers=readers,\n",
+        "",
+        "unit/consumer/test_several.py",
+    ),
+    Variant(
+        "what came without an id is never replayed, whatever readers there are",
+        "operators/deadletters/refusal.py",
+        "has_readers=bool(settings.readers)",
+        "has_readers=False",
+        "unit/operators/deadletters",
+    ),
 )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from outboxkit import ids
-from outboxkit.operators.deadletters import Refusal, ReplayRules
+from outboxkit.operators.deadletters import Refusal, ReplayRules, rules_of
+from outboxkit.runtime.settings import load
 from tests.integration.operators.dead_rows import buried, dead
 from tests.unit.shop import NOW
 
@@ -66,3 +67,10 @@ def test_without_an_id_or_a_type_it_is_for_a_reader():
     assert refusal(buried(reason="malformed"), reading) is Refusal.MALFORMED
     assert refusal(buried(None, queue=None), reading) is Refusal.NO_QUEUE
     assert refusal(buried(None, created_at=EDGE - MILLISECOND), reading) is Refusal.STALE
+
+
+def test_the_rules_are_those_of_the_consumers_settings():
+    options = {"database_url": "sqlite:///shop.db", "inbox_retention": "9d", "readers": "cloudevents"}
+    assert rules_of(load(options), accept_stale=True) == ReplayRules(
+        timedelta(days=9), accept_stale=True, has_readers=True
+    )
