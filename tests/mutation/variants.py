@@ -238,13 +238,6 @@ VARIANTS = (
         "integration/consumer/test_batch_isolation.py",
     ),
     Variant(
-        "a relay does not keep the messages that it should",
-        "runtime/compose.py",
-        "keep_published=settings.published_retention is not None,",
-        "keep_published=False,",
-        "unit/cli/test_compose.py",
-    ),
-    Variant(
         "a consumer has the rules of the defaults",
         "runtime/compose.py",
         "            policy=policy,\n            patience=patience,\n            readers",
