@@ -258,6 +258,13 @@ VARIANTS = (
         "has_readers=False",
         "unit/operators/deadletters",
     ),
+    Variant(
+        "nobody knows the handlers of a queue that is split",
+        "consumer/consumer.py",
+        "self._registers = shard in (None, queue)",
+        "self._registers = shard is None",
+        "unit/consumer/test_several.py",
+    ),
 )
 
 

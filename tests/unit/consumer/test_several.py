@@ -168,7 +168,9 @@ async def test_settings_become_the_consumers_of_shards(database_url: str):
     async with compose.consumer(chosen, [handler("a")]) as made:
         assert isinstance(made, ShardedConsumer)
         assert made._publish_timeout == 30, "so long a message may be on its way to an old shard"
-        subscriber: Any = made._make("billing.3.0").consumer._subscriber
+        own, shard = (made._make(name).consumer for name in ("billing", "billing.3.0"))
+        assert (own._registers, shard._registers) == (True, False), "it is one queue to those who know its handlers"
+        subscriber: Any = shard._subscriber
         assert subscriber.max_unacked_bytes == 8 * 1024 * 1024
 
 
