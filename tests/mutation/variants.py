@@ -265,6 +265,20 @@ VARIANTS = (
         "self._registers = shard is None",
         "unit/consumer/test_several.py",
     ),
+    Variant(
+        "a service without a broker handles what its inbox has forgotten",
+        "cli/run.py",
+        "timeout=settings.publish_timeout, retention=settings.inbox_retention)",
+        "timeout=settings.publish_timeout)",
+        "unit/cli/test_compose.py",
+    ),
+    Variant(
+        "a relay does not wait for its broker as long as its settings say",
+        "runtime/compose.py",
+        "        timeout=settings.publish_timeout,\n        concurrency",
+        "        timeout=defaults.PUBLISH_TIMEOUT,\n        concurrency",
+        "unit/cli/test_compose.py",
+    ),
 )
 
 

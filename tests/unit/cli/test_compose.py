@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from outboxkit import BrokerUnavailable, ConfigurationError, inbox, inbox_handler
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli import app
+from outboxkit.cli import run as in_one_process
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.consumer.transactions import DatabaseAway
 from outboxkit.relay import RelayPolicy
@@ -141,13 +142,21 @@ async def test_an_own_policy_and_an_own_publisher_are_taken_as_they_are(database
         assert (made.policy, made.batch_size) == (policy, 40)
     async with compose.relay(chosen) as made:
         assert (made.policy, made.keep_published) == (RelayPolicy(max_attempts=7), False)
-    more = {"batch_size": "9", "published_retention": "7d"}
+    more = {"batch_size": "9", "published_retention": "7d", "publish_timeout": "3s"}
     async with compose.relay(settings.load({"database_url": database_url} | more)) as made:
-        assert (made.batch_size, made.keep_published) == (9, True)
+        publisher: Any = made.publisher
+        assert (made.batch_size, made.keep_published, publisher._timeout) == (9, True, 3)
     too_short = ConsumerPolicy(retention=timedelta(minutes=1))
     with pytest.raises(ConfigurationError, match="OUTBOXKIT_INBOX_RETENTION is 1m"):
         async with compose.consumer(chosen, [inbox.handler_of(handle)], policy=too_short):
             pass
+
+
+async def test_handlers_in_the_process_of_their_relay_have_the_limits_of_the_settings(database_url: str):
+    options = {"database_url": database_url, "inbox_retention": "9d", "publish_timeout": "3s"}
+    async with in_one_process._in_process(settings.load(options), [inbox.handler_of(handle)], inbox.Wiring()) as made:
+        publisher: Any = made.publisher
+        assert (publisher._retention, publisher._timeout) == (timedelta(days=9), timedelta(seconds=3))
 
 
 COMMANDS = [
