@@ -136,6 +136,7 @@ def test_from_an_empty_folder_each_order_has_one_receipt_though_the_process_is_k
     assert "the outboxkit tables were made" in shop.log
     shop.order(1)
     shop.wait_for(1)
+    eventually(lambda: "inbox pruned" in shop.log)
     first.kill()
     first.wait()
     shop.order(2)

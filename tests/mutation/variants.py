@@ -279,6 +279,13 @@ VARIANTS = (
         "        timeout=defaults.PUBLISH_TIMEOUT,\n        concurrency",
         "unit/cli/test_compose.py",
     ),
+    Variant(
+        "`run` prunes nothing",
+        "cli/run.py",
+        "        parts.append(partial(retention.run, interval=PRUNED_EACH))\n",
+        "",
+        "acceptance/test_run.py",
+    ),
 )
 
 
