@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine, delete, select
 
 from outboxkit import Message, tables
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
@@ -45,9 +45,11 @@ def test_one_queue_gets_them_in_order_and_no_other(replay: Any, pg_engine: Engin
     fill(pg_engine, range(1, 1501))
     broker.bind("nothing")
     other = broker.bind("#", queue=f"{broker.queue}-other")
-    ended = replay()
+    ended = replay("--by", "ada")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines()[1:] == ["republished 1500 of 1500"]
+    with pg_engine.connect() as connection:
+        assert connection.execute(select(tables.audit.c.operator)).scalar_one().startswith("ada ")
     assert [one.properties.message_id for one in broker.take_all()] == [f"m-{n}" for n in range(1, 1501)]
     assert broker.take_all(queue=other) == []
 

@@ -63,9 +63,9 @@ def test_the_chosen_ones_alone_are_resolved(run: Run, engine: Engine, command: s
     fill(engine, [dead(1)])
     fill(engine, [buried("x")])
     done = {"replay": "replayed", "discard": "discarded"}[command]
-    ended = run("dead", command, "--yes", *arguments)
+    ended = run("dead", command, "--yes", "--by", "bea", *arguments)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == f"1 dead letter to {command}:\n  1 OrderConfirmed (inbox, failed)\n{done} 1 of 1 by ada\n"
+    assert ended.out == f"1 dead letter to {command}:\n  1 OrderConfirmed (inbox, failed)\n{done} 1 of 1 by bea\n"
     assert [row.resolution for row in letters(engine).values()] == [None, done]
 
 
