@@ -286,6 +286,27 @@ VARIANTS = (
         "",
         "acceptance/test_run.py",
     ),
+    Variant(
+        "a replay of kept messages for one handler runs all of its queue",
+        "cli/republish.py",
+        "            tuple(dict.fromkeys(handlers)),\n",
+        "            (),\n",
+        "unit/cli/test_republish.py",
+    ),
+    Variant(
+        "a replay of dead letters does not keep to its rate",
+        "cli/dead/__init__.py",
+        "rules=rules, rate=rate, by=by)",
+        "rules=rules, by=by)",
+        "unit/cli/dead",
+    ),
+    Variant(
+        "an operator's name is lost",
+        "cli/dead/__init__.py",
+        "rules=rules, rate=rate, by=by)",
+        "rules=rules, rate=rate)",
+        "unit/cli/dead",
+    ),
 )
 
 

@@ -29,6 +29,8 @@ def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run):
     ended = run("republish", "--to-queue", "q", "--since", "2026-03-01", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == ("3 messages for queue q, published from 2026-03-01T09:00:00Z to 2026-03-01T12:00:00.250000Z\n")
+    ended = run("republish", "--to-queue", "q", "--handler", "CountSale", "--handler", "CountTax", "--dry-run")
+    assert ended.out.startswith("3 messages for queue q and its handlers CountSale, CountTax alone, published from ")
 
 
 def test_it_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch):

@@ -140,3 +140,15 @@ def test_a_stop_in_the_middle_says_what_goes_on(run: Run, engine: Engine, monkey
     assert ended.code == 3
     assert ended.out.splitlines()[-1] == "discarded 1 of 2 by ada"
     assert ended.err == "stopped before the end: the same command goes on\n"
+
+
+def test_a_replay_keeps_to_its_rate(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    kept: list[tuple[float | None, int]] = []
+
+    async def keep(rate: float | None, count: int, *_: object) -> None:
+        kept.append((rate, count))
+
+    monkeypatch.setattr("outboxkit.operators.deadletters.keep_to_rate", keep)
+    fill(engine, [dead(1), dead(2)])
+    assert run("dead", "replay", "--all", "--yes", "--rate", "1").code == 0
+    assert kept == [(1, 1), (1, 2)]
