@@ -307,6 +307,20 @@ VARIANTS = (
         "rules=rules, rate=rate)",
         "unit/cli/dead",
     ),
+    Variant(
+        "an old shard is left although it may have messages",
+        "consumer/shards.py",
+        "            if keys == ():\n",
+        "            if not keys:\n",
+        "unit/consumer/test_sharded.py",
+    ),
+    Variant(
+        "messages without a key are left in an old shard",
+        "brokers/rabbitmq/subscriber.py",
+        "return None if None in keys else tuple",
+        "return tuple",
+        "unit/brokers/rabbitmq/test_subscriber.py",
+    ),
 )
 
 

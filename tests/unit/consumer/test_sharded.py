@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerRefused
 from outboxkit.consumer import ShardConsumer, ShardedConsumer
+from outboxkit.consumer.membership import Agreement
 from outboxkit.runtime.health import Health
 from outboxkit.runtime.outage import Outage
 from outboxkit.runtime.sources import Shards
@@ -107,3 +109,17 @@ async def test_a_right_to_read_that_is_missing_at_the_start_ends_it(async_engine
     await running
     with pytest.raises(BrokerRefused):
         await sharded(async_engine, Broker(may_read=False), []).run(asyncio.Event())
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"), [(None, {"q.2.0": None}), (("a",), {"q.2.0": ("a",)}), ((), {})], ids=["unknown", "a", "empty"]
+)
+async def test_an_old_shard_is_empty_only_if_it_is_known_to_be(
+    async_engine: AsyncEngine, keys: tuple[str, ...] | None, left: dict[str, object]
+):
+    consumer: Any = sharded(async_engine, Broker(), [])
+    source = SimpleNamespace(keys_left=lambda _: keys)
+    consumer._running["q.2.0"] = SimpleNamespace(shard=SimpleNamespace(source=source))
+    elsewhere: dict[str, object] = {"q.2.1": None}
+    agreement = Agreement(3, (), {"q.2.0": None, "q.2.1": None}, move=1)
+    assert consumer._what_is_left(agreement) == left | elsewhere

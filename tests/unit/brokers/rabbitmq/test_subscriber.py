@@ -8,9 +8,12 @@ from pamqp import commands
 
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
-from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
+from outboxkit.brokers.rabbitmq.decode import Properties
+from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RawDelivery
+from outboxkit.brokers.rabbitmq.shards import MOVED, move_id
 from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
-from outboxkit.codec.headers import DeliveryHeaders
+from outboxkit.codec.headers import KEY, DeliveryHeaders
+from outboxkit.runtime.sources import Shards
 
 
 @pytest.fixture
@@ -111,3 +114,21 @@ async def test_a_copy_that_is_not_confirmed_ends_its_channel_unless_that_has_sto
         await subscriber.copy(delivery, DeliveryHeaders(attempt=2), subscriber.delays[0])
     assert channel.lost == (None if is_stopped else "no confirm"), "its other deliveries can still be acked"
     assert await subscriber.waiting_retries() == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"), [(["b", "a", "b"], ("a", "b")), (["b", None], None), ([None], None), ([], ())]
+)
+async def test_what_is_left_in_an_old_shard_is_known_if_each_message_in_front_of_the_marker_has_a_key(
+    keys: list[str | None], left: tuple[str, ...] | None
+):
+    """One without a key would be given back to a queue that nobody reads any more."""
+    old: Any = RabbitSubscriber("amqp://mq/", "q.2.0", exchange="e", topics=[], ordered=True, shards=Shards("q", 2))
+    old._channel = channel = DeliveryChannel(timeout=1, max_unacked_bytes=1000, ordered=True)
+    sent = [Properties(headers=None if key is None else {KEY: key}) for key in keys]
+    for tag, properties in enumerate([*sent, Properties(message_id=move_id("q", 1), message_type=MOVED)], 1):
+        assert old.keys_left(1) is None, "before the marker comes"
+        raw = RawDelivery(tag, redelivered=False, consumer="q.2.0", routing_key="T", properties=properties)
+        channel.delivered(raw)
+        assert old._is_message(raw, channel) == (tag <= len(keys))
+    assert old.keys_left(1) == left
