@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, update
+from structlog.testing import capture_logs
 
-from outboxkit import ids
+from outboxkit import BrokerUnavailable, ids
 from outboxkit.console import BasicAccess, operations, serving
 from outboxkit.console.access import ConsoleRight
+from outboxkit.operators import background
 from outboxkit.operators.background import Background, Plan, begin_operation
-from outboxkit.operators.deadletters import Selection
+from outboxkit.operators.deadletters import DeadLetters, ReplayRules, Selection
 from outboxkit.runtime.settings import load
 from outboxkit.tables import audit, dead_letter, operation
 from tests.integration.operators import dead_rows
@@ -277,3 +279,40 @@ async def test_an_operation_that_is_found_while_the_console_stops_is_not_left_ru
         await begin(client, rate="1")
         await found.wait()
     assert not [task for task in asyncio.all_tasks() if "Background" in repr(task)]
+
+
+async def test_an_operation_has_the_rules_the_rate_and_the_user_of_its_form(
+    browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    given: list[dict[str, Any]] = []
+
+    class Noted(DeadLetters):
+        def __init__(self, of: Any, **options: Any) -> None:
+            given.append(options)
+            super().__init__(of, **options)
+
+    monkeypatch.setattr(background, "DeadLetters", Noted)
+    fill(engine, 1)
+    async with browser(may=OPERATOR) as client:
+        await ended(client, await begin(client, "all=yes&accept_stale=yes", rate="7"))
+    assert given == [{"rules": ReplayRules(accept_stale=True), "rate": 7, "by": "ann"}]
+
+
+async def test_an_operation_waits_for_a_server_that_is_away(
+    browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    async def lose(*_: object, **__: object) -> None:
+        raise BrokerUnavailable("it is away")
+
+    monkeypatch.setattr(DeadLetters, "resolve", lose)
+    fill(engine, 1)
+    with capture_logs() as logs:
+        async with browser(may=OPERATOR) as client:
+            await begin(client)
+            said = await eventually_async(
+                lambda: asyncio.sleep(0, [log["event"] for log in logs if log["event"].startswith("an operation")])
+            )
+    assert said == ["an operation waits for a server"]
+    with engine.connect() as connection:
+        assert connection.execute(select(audit.c.result)).scalar_one() is None
+        assert len(connection.execute(select(operation)).all()) == 1
