@@ -321,6 +321,20 @@ VARIANTS = (
         "return tuple",
         "unit/brokers/rabbitmq/test_subscriber.py",
     ),
+    Variant(
+        "an operation of the console ends in an outage",
+        "operators/background.py",
+        "            if what_is_away(error) is not None:  # it goes on when the lease has ended",
+        "            if error is None:",
+        "unit/console/test_operations.py",
+    ),
+    Variant(
+        "the console never replays what is stale, whatever its form says",
+        "operators/background.py",
+        "accept_stale=plan.accept_stale)",
+        "accept_stale=False)",
+        "unit/console/test_operations.py",
+    ),
 )
 
 
