@@ -11,12 +11,14 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, Reject, inbox_handler
 from outboxkit.brokers import Delivery
+from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
 from outboxkit.consumer.reports import HANDLERS_LOGGER
 from outboxkit.consumer.routing import Arrival
 from outboxkit.consumer.transactions import Transactions
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.runtime.outage import Outage
+from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench, order
 from tests.unit.consumer.test_transactions import failure
 from tests.unit.shop import OrderConfirmed
@@ -48,6 +50,11 @@ class Seen:
 
     def alive(self) -> int:
         return sum(event() is not None for event in self._events)
+
+
+def count(class_: type) -> int:
+    """The objects of a class that are alive."""
+    return sum(isinstance(each, class_) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("error", [Reject, ValueError])
@@ -90,7 +97,7 @@ async def test_a_transaction_that_is_tried_again_has_let_go_of_what_the_first_tr
 
 
 async def test_a_lost_connection_keeps_no_delivery_that_had_not_started(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    receive, lost = bench.subscriber.receive, asyncio.Event()
+    before, receive, lost = count(Arrival), bench.subscriber.receive, asyncio.Event()
     has_begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def received(*, wait: bool = True) -> Delivery | None:
@@ -102,19 +109,24 @@ async def test_a_lost_connection_keeps_no_delivery_that_had_not_started(bench: B
         lost.set()
         raise BrokerUnavailable("the connection was lost")
 
+    async def ack(_: MemoryDelivery) -> None:
+        raise BrokerUnavailable("the connection was lost")
+
     @inbox_handler("Slow")
     async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
         has_begun.set()
         await goes_on.wait()
 
     monkeypatch.setattr(bench.subscriber, "receive", received)
+    monkeypatch.setattr(MemoryDelivery, "ack", ack)
     bench.put(*map(order, range(COUNT)))
     running = asyncio.create_task(bench.consumer(slow, concurrency=Concurrency(1)).run(bench.stop))
     await lost.wait()
-    while (kept := sum(isinstance(each, Arrival) for each in gc.get_objects())) > 1:
-        await asyncio.sleep(0.01)
+    try:
+        kept = await eventually_async(lambda: asyncio.sleep(0, count(Arrival) - before), lambda kept: kept < COUNT)
+    finally:
+        bench.stop.set()
+        goes_on.set()
+        await running
     assert kept == 1, "the one that has started"
-    bench.stop.set()
-    goes_on.set()
-    await running
-    assert not any(isinstance(each, Arrival) for each in gc.get_objects())
+    assert count(Arrival) == before
