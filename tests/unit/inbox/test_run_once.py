@@ -1,9 +1,11 @@
 """`run_once`: the inbox row and the handler's work are kept together, or not at all, and once."""
 
+import asyncio
 import functools
 import gzip
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +195,20 @@ async def test_a_coroutine_that_is_returned_is_refused(async_engine: AsyncEngine
     async with AsyncSession(async_engine) as session, session.begin():
         with pytest.raises(ConfigurationError, match="handler 'Returns' returned an awaitable, which is never awaited"):
             await session.run_sync(inbox.run_once, ORDER, returns)
+
+
+@pytest.mark.parametrize("is_awaitable", [False, True])
+async def test_a_plain_handler_may_return_anything_that_is_not_to_be_awaited(
+    async_engine: AsyncEngine, is_awaitable: bool
+):
+    @inbox_handler("Returns")
+    def returns(session: Session, event: OrderConfirmed) -> Any:
+        return asyncio.get_running_loop().create_future() if is_awaitable else 5
+
+    refusal = pytest.raises(ConfigurationError, match="'Returns' returned an awaitable, which is never awaited")
+    async with AsyncSession(async_engine) as session, session.begin():
+        with refusal if is_awaitable else nullcontext():
+            assert await session.run_sync(inbox.run_once, ORDER, returns) is Outcome.PROCESSED
 
 
 @pytest.mark.parametrize(("payload", "crc"), [(b"", 0), (b"{}", -1_549_353_149), (b"abc", 891_568_578)])
