@@ -85,8 +85,14 @@ class Dispatcher:
             await self._finish(pump, is_early=stop.is_set(), is_pause=is_pause)
         finally:
             await self._end(pump, stopping)
-        for error in sorted(self._running.errors, key=lambda error: isinstance(error, BrokerUnavailable)):
-            raise error
+        errors = sorted(self._running.errors, key=lambda error: isinstance(error, BrokerUnavailable))
+        self._running.errors.clear()
+        try:
+            if errors:
+                raise errors[0]
+        finally:  # its traceback has this call: each would keep the other, and the deliveries
+            errors.clear()
+            del pump, stopping
 
     def hold(self, keys: frozenset[str]) -> None:
         """From now on start no delivery of these keys. Deliveries of other keys start, also of keys held before."""

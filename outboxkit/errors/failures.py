@@ -3,6 +3,7 @@
 Nothing here raises, whatever the exception is, even if its `__str__` does.
 """
 
+import inspect
 import re
 import traceback
 from collections.abc import Iterator
@@ -33,16 +34,25 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 _CALL = (str(Path(__file__).parents[1] / "inbox" / "run_once.py"), "_apply")
 """The file and the name of the function that calls a handler: frames above it say nothing."""
 
+_MAY_WAIT = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
 
 def forget_locals(error: BaseException | None) -> None:
     """Free the local variables of the calls in an error's traceback, such as a large message; its lines stay.
 
-    So it is with the errors that it came from. Until then they live as long as the error, or a cycle that it is in.
+    So it is with the errors that it came from. Until then they live as long as the error, or a cycle that it is in. A
+    coroutine that caught the error and went on keeps its variables: before Python 3.13 it would be closed.
     """
     for _ in range(CHAINED):
         if error is None:
             return
-        traceback.clear_frames(error.__traceback__)
+        step = error.__traceback__
+        while step is not None:
+            frame = step.tb_frame
+            if frame.f_lasti == step.tb_lasti or not frame.f_code.co_flags & _MAY_WAIT:
+                with suppress(RuntimeError):  # it is running
+                    frame.clear()
+            step = step.tb_next
         error = error.__cause__ or error.__context__
 
 

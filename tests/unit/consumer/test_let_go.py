@@ -17,6 +17,7 @@ from outboxkit.consumer.reports import HANDLERS_LOGGER
 from outboxkit.consumer.routing import Arrival
 from outboxkit.consumer.transactions import Transactions
 from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors.failures import forget_locals
 from outboxkit.runtime.outage import Outage
 from tests.support.polling import eventually_async
 from tests.unit.consumer.conftest import Bench, order
@@ -130,3 +131,33 @@ async def test_a_lost_connection_keeps_no_delivery_that_had_not_started(bench: B
         await running
     assert kept == 1, "the one that has started"
     assert count(Arrival) == before
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_task_that_handed_its_error_on_goes_on(*, again: bool):
+    """As a loader does, whose error a handler awaits: the task waits for its next piece of work meanwhile."""
+    first, goes_on, done = asyncio.get_running_loop().create_future(), asyncio.Event(), list[str]()
+
+    async def step() -> None:
+        if not first.done():
+            raise ValueError("no")
+        await goes_on.wait()
+
+    async def load() -> None:
+        for _ in range(2):
+            try:
+                await step()
+            except ValueError as error:
+                first.set_exception(error)
+                if not again:
+                    await goes_on.wait()
+        done.append("all")
+
+    loading = asyncio.create_task(load())
+    with pytest.raises(ValueError, match="no") as caught:
+        await first
+    await asyncio.sleep(0)
+    forget_locals(caught.value)
+    goes_on.set()
+    await loading
+    assert done == ["all"]
