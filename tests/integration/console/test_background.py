@@ -183,6 +183,42 @@ async def test_a_console_that_stops_while_it_renews_its_lease_counts_once(
     assert (_affected(pg_engine), _leased(pg_engine)) == (5, False)
 
 
+class Ending(Background):
+    """Fails, or has done all, when it may."""
+
+    def __init__(self, *engines: AsyncEngine, error: Exception | None) -> None:
+        super().__init__(*engines, Settings(database_url=SecretStr("postgresql://")))
+        self.error, self.may, self.ended = error, asyncio.Event(), asyncio.Event()
+
+    async def _do(self, _: Plan, __: int | None, ___: RunningAction, ____: asyncio.Event) -> None:
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        super()._done(task)
+        self.ended.set()
+
+
+@pytest.mark.parametrize("error", [None, ValueError("boom")])
+async def test_a_console_that_lost_its_lease_does_not_end_the_operation(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, error: Exception | None
+):
+    with pg_engine.begin() as connection:
+        begin_operation(connection, Plan("republish", "ann", kept=ReplaySelection()), total=10, form=ids.new())
+    ending = Ending(async_pg_engine, async_pg_engine, error=error)
+    ending.wake()
+    await until(lambda: _leased(pg_engine))
+    with pg_engine.begin() as connection:  # as if another one had taken it while this one was frozen
+        connection.execute(text("UPDATE outboxkit_operation SET worker = 'other', leased_until = now() + '1 hour'"))
+    ending.may.set()
+    await ending.ended.wait()
+    await ending.close()
+    with pg_engine.connect() as connection:
+        assert connection.execute(select(operation.c.worker)).scalars().all() == ["other"]
+        assert connection.execute(select(audit.c.result)).scalars().all() == [None]
+
+
 def _leased(engine: Engine) -> bool:
     with engine.connect() as connection:
         return connection.execute(select(operation.c.leased_until)).scalar_one() is not None
