@@ -167,8 +167,6 @@ class ShardedConsumer:
         try:
             while (agreement := await self._outage.ride_out(self._agree, stop)) is not None and not stop.is_set():
                 if self._is_ready(agreement) and agreement.draining in ({}, before):
-                    for queue, running in self._running.items():
-                        running.shard.heed(agreement, self._shards.queue, queue)
                     await self._stop_consumers()
                     return await self._drain_all(agreement, stop)
                 before = agreement.draining
@@ -215,7 +213,8 @@ class ShardedConsumer:
     async def _agree(self) -> Agreement:
         """Say that this process is there, see which others are, and take the next step of a change, if there is one.
 
-        A change is written before the broker is asked for it, so that any process can go on with it after a crash.
+        A change is written before the broker is asked for it, so that any process can go on with it after a crash. The
+        consumers hear of it also at a stop: nobody else would ack the marker of an old shard that is empty now.
         """
         ours = self._shards
         async with self.engine.begin() as connection:
@@ -243,6 +242,8 @@ class ShardedConsumer:
                 await write_agreement(connection, ours.queue, changed)
         if changed.shards != agreement.shards:
             self._log.info("the number of shards changes", before=changed.moved_from, shards=changed.shards)
+        for queue, running in self._running.items():
+            running.shard.heed(changed, ours.queue, queue)
         return changed
 
     def _is_routed(self, move: int) -> bool:
@@ -309,9 +310,10 @@ class ShardedConsumer:
         queues = agreement.queues_of(self._member, self._shards.queue)
         for queue in queues:
             if queue not in self._running:
-                self._running[queue] = _RunningShard(self._make(queue), self._memory)
+                shard = self._make(queue)
+                shard.heed(agreement, self._shards.queue, queue)
+                self._running[queue] = _RunningShard(shard, self._memory)
         for queue, running in self._running.items():
-            running.shard.heed(agreement, self._shards.queue, queue)
             if queue not in queues:
                 running.stop.set()
 

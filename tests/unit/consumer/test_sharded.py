@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerRefused
 from outboxkit.consumer import ShardConsumer, ShardedConsumer
-from outboxkit.consumer.membership import Agreement
+from outboxkit.consumer.membership import Agreement, enter, quit_sharing, write_agreement
 from outboxkit.runtime.health import Health
 from outboxkit.runtime.outage import Outage
 from outboxkit.runtime.sources import Shards
@@ -25,6 +26,7 @@ class Part:
 
     on_error = paused = None
     connects = 1
+    followed = False
 
     def __init__(self, broker: "Broker") -> None:
         self.outcomes = Counter[Any]()
@@ -33,9 +35,11 @@ class Part:
 
     def hold(self, keys: object) -> None: ...
 
-    def follow(self, move: int, *, is_settled: bool) -> None: ...
+    def follow(self, move: int, *, is_settled: bool) -> None:
+        self.followed = is_settled
 
     def keys_left(self, move: int) -> tuple[str, ...]:
+        self.broker.on_keys()
         return ()
 
     def health(self) -> Health:
@@ -52,6 +56,7 @@ class Broker:
 
     def __init__(self, *, refuses_first: bool = False, may_read: bool = True) -> None:
         self.binds, self.refuses_first, self.is_full, self.may_read = 0, refuses_first, False, may_read
+        self.on_keys: Callable[[], None] = lambda: None
 
     async def read(self) -> None:
         if not self.may_read:
@@ -123,3 +128,16 @@ async def test_an_old_shard_is_empty_only_if_it_is_known_to_be(
     elsewhere: dict[str, object] = {"q.2.1": None}
     agreement = Agreement(3, (), {"q.2.0": None, "q.2.1": None}, move=1)
     assert consumer._what_is_left(agreement) == left | elsewhere
+
+
+async def test_a_stop_while_it_writes_that_an_old_shard_is_empty_leaves_no_marker(async_engine: AsyncEngine):
+    """Nobody consumes the old shard after that, so nobody else would ack it."""
+    async with async_engine.begin() as connection:
+        await enter(connection, "q", "another", 2)
+        await write_agreement(connection, "q", Agreement(2, (), {"q.3.0": None}, move=1))
+    await quit_sharing(async_engine, "q", "another")
+    broker, parts, stop = Broker(), list[Part](), asyncio.Event()
+    broker.on_keys = stop.set
+    await sharded(async_engine, broker, parts).run(stop)
+    assert parts
+    assert all(part.followed for part in parts)
