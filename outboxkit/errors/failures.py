@@ -3,15 +3,14 @@
 Nothing here raises, whatever the exception is, even if its `__str__` does.
 """
 
-import inspect
+import gc
 import re
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import get_origin
+from types import FrameType, TracebackType
+from typing import Any, get_origin
 
 from outboxkit.errors.sqlstates import ATTRIBUTES, DATA_EXCEPTION
 
@@ -34,26 +33,33 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 _CALL = (str(Path(__file__).parents[1] / "inbox" / "run_once.py"), "_apply")
 """The file and the name of the function that calls a handler: frames above it say nothing."""
 
-_MAY_WAIT = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-
 
 def forget_locals(error: BaseException | None) -> None:
     """Free the local variables of the calls in an error's traceback, such as a large message; its lines stay.
 
-    So it is with the errors that it came from. Until then they live as long as the error, or a cycle that it is in. A
-    coroutine that caught the error and went on keeps its variables: before Python 3.13 it would be closed.
+    So it is with the errors that it came from, and with those of a group. Until then they live as long as the error, or
+    a cycle that it is in. A call that has not ended keeps its variables, such as a coroutine that handed its error on.
     """
-    for _ in range(CHAINED):
-        if error is None:
-            return
-        step = error.__traceback__
-        while step is not None:
-            frame = step.tb_frame
-            if frame.f_lasti == step.tb_lasti or not frame.f_code.co_flags & _MAY_WAIT:
-                with suppress(RuntimeError):  # it is running
-                    frame.clear()
+    waiting, visited = list[object]([error]), set[int]()
+    while waiting and len(visited) < ERRORS:
+        each = waiting.pop()
+        if not isinstance(each, BaseException) or id(each) in visited:
+            continue
+        visited.add(id(each))
+        step = _attribute(each, "__traceback__")
+        while isinstance(step, TracebackType):
+            if _has_ended(step.tb_frame):
+                step.tb_frame.clear()
             step = step.tb_next
-        error = error.__cause__ or error.__context__
+        waiting += [*_members(each)[:ERRORS], _attribute(each, "__context__"), _attribute(each, "__cause__")]
+
+
+def _has_ended(frame: FrameType) -> bool:
+    """Whether the call has ended: only then its frame owns what the call refers to, such as its code.
+
+    `clear` itself would close a generator or a coroutine that waits, before Python 3.13.
+    """
+    return any(each is frame.f_code for each in gc.get_referents(frame))
 
 
 def printable(text: str, limit: int = LINE_LIMIT) -> str:
@@ -169,10 +175,15 @@ def _lines(error: BaseException, visited: set[int], depth: int = 0) -> Iterator[
         yield first_line(each)
         more = [*text_of(_original(each)).splitlines()[1:], *_notes(each)]
         yield from (f"  | {printable(line)}" for line in more[:TEXT_LINES])
-        inner_ones = _attribute(each, "exceptions") if issubclass(type(each), BaseExceptionGroup) else None
-        if isinstance(inner_ones, tuple) and depth < GROUPED:
-            for inner in islice(inner_ones, GROUPED):
+        if depth < GROUPED:
+            for inner in _members(each)[:GROUPED]:
                 yield from (f"    {line}" for line in _lines(inner, visited, depth + 1))
+
+
+def _members(error: BaseException) -> tuple[Any, ...]:
+    """The errors of a group."""
+    members = _attribute(error, "exceptions") if issubclass(type(error), BaseExceptionGroup) else None
+    return members if isinstance(members, tuple) else ()
 
 
 def _notes(error: BaseException) -> list[str]:

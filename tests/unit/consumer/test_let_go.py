@@ -59,9 +59,9 @@ def count(class_: type) -> int:
 
 
 @pytest.mark.parametrize("error", [Reject, ValueError])
-@pytest.mark.parametrize("kind", ["async", "thread", "batch"])
+@pytest.mark.parametrize("kind", ["async", "thread", "batch", "raised again", "group"])
 async def test_a_handler_that_failed_leaves_no_event_behind(bench: Bench, kind: str, error: type[Exception]):
-    seen = Seen()
+    seen, noted = Seen(), list[int]()
 
     def fail(event: OrderConfirmed) -> None:
         seen(event)
@@ -75,8 +75,22 @@ async def test_a_handler_that_failed_leaves_no_event_behind(bench: Bench, kind: 
     def fails_in_thread(session: Session, event: OrderConfirmed) -> None:
         fail(event)
 
+    @inbox_handler("Fails")
+    async def raises_again(session: AsyncSession, event: OrderConfirmed) -> None:
+        try:
+            fail(event)
+        except error:
+            noted.append(event.order_id)
+            raise
+
+    @inbox_handler("Fails")
+    async def fails_in_group(session: AsyncSession, event: OrderConfirmed) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails(session, event))
+
+    handlers = {"thread": fails_in_thread, "raised again": raises_again, "group": fails_in_group}
     bench.put(*map(order, range(COUNT)))
-    handler = fails_in_thread if kind == "thread" else fails
+    handler = handlers.get(kind, fails)
     consumer = await bench.run_until_settled(handler, concurrency=Concurrency(1, batch=2), max_attempts=2)
     assert consumer.outcomes[Outcome.DEAD] == COUNT
     assert seen.alive() == 0

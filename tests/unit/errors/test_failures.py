@@ -1,5 +1,8 @@
-"""What an exception says to people, whatever the exception is made of."""
+"""What an exception says to people and what it keeps, whatever the exception is made of."""
 
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -114,3 +117,61 @@ def test_an_exception_whose_attributes_cannot_be_read_is_told_all_the_same():
     text = failures.traceback_of(raised(error))
     assert "Falsy: cause" in text
     assert text.endswith("ValueError: boom")
+
+
+class Content:
+    """As a large message."""
+
+
+KEPT = weakref.WeakSet[Content]()
+
+
+def failed(error: Exception) -> Exception:
+    content = Content()
+    KEPT.add(content)
+    with suppress(Exception):
+        raise error
+    return error
+
+
+def chained() -> Exception:
+    error = failed(ValueError("outer"))
+    error.__cause__, error.__context__ = Falsy("cause"), failed(KeyError("context"))
+    error.__context__.__context__ = error
+    return error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        chained,
+        lambda: ExceptionGroup("g", [ExceptionGroup("h", [chained()]), ValueError()]),
+        lambda: failed(Touchy("t", [ValueError()])),
+    ],
+)
+def test_no_local_variable_of_an_error_lives_on(make: Callable[[], Exception]):
+    KEPT.clear()
+    error = make()
+    before = len(KEPT)
+    failures.forget_locals(error)
+    assert before > len(KEPT) == 0
+
+
+def test_an_exception_whose_attributes_cannot_be_read_keeps_its_variables():
+    failures.forget_locals(raised(Hidden("x")))
+
+
+def test_a_generator_that_goes_on_after_an_error_keeps_its_variables():
+    def take() -> Generator[str, None, None]:
+        seen = 0
+        while True:
+            try:
+                yield f"{seen}"
+            except ValueError:
+                seen += 1
+
+    taking, error = take(), ValueError("no")
+    assert next(taking) == "0"
+    taking.throw(error)
+    failures.forget_locals(error)
+    assert next(taking) == "1"
