@@ -20,6 +20,8 @@ LINE_LIMIT = 1_000
 """The maximum characters of an error in one line."""
 TRACEBACK_LIMIT = 16_000
 """The maximum characters of a traceback; the middle of a longer one is left out."""
+CALLS = 2_000
+"""The maximum calls of a traceback that are read. An error that is raised again and again has those of each time."""
 FRAMES, CHAINED, GROUPED, ERRORS, TEXT_LINES = 40, 8, 5, 40, 20
 """The limits of a traceback: its last frames, the errors of a chain, of a group and in total, the lines of a text."""
 
@@ -46,11 +48,9 @@ def forget_locals(error: BaseException | None) -> None:
         if not isinstance(each, BaseException) or id(each) in visited:
             continue
         visited.add(id(each))
-        step = _attribute(each, "__traceback__")
-        while isinstance(step, TracebackType):
-            if _has_ended(step.tb_frame):
-                step.tb_frame.clear()
-            step = step.tb_next
+        for call in _calls(each):
+            if _has_ended(call.tb_frame):
+                call.tb_frame.clear()
         waiting += [*_members(each)[:ERRORS], _attribute(each, "__context__"), _attribute(each, "__cause__")]
 
 
@@ -167,9 +167,8 @@ def _lines(error: BaseException, visited: set[int], depth: int = 0) -> Iterator[
         if number:
             yield from ("", chain[len(chain) - number][1], "")
         yield "Traceback (most recent call last):"
-        frames = traceback.StackSummary.extract(
-            traceback.walk_tb(_from_handler(_attribute(each, "__traceback__"))), limit=-FRAMES
-        )
+        calls = ((call.tb_frame, call.tb_lineno) for call in _from_handler(_calls(each)))
+        frames = traceback.StackSummary.extract(calls, limit=-FRAMES)
         for text in frames.format():
             yield from (printable(line) for line in text.splitlines())
         yield first_line(each)
@@ -193,18 +192,25 @@ def _notes(error: BaseException) -> list[str]:
     )
 
 
-def _from_handler(raised: object) -> TracebackType | None:
+def _calls(error: BaseException) -> list[TracebackType]:
+    """The calls of the traceback, the outermost first."""
+    calls, call = list[TracebackType](), _attribute(error, "__traceback__")
+    while isinstance(call, TracebackType) and len(calls) < CALLS:
+        calls.append(call)
+        call = call.tb_next
+    return calls
+
+
+def _from_handler(calls: list[TracebackType]) -> list[TracebackType]:
     """The part of a traceback that begins in the handler; all of it if no handler was called."""
-    whole = raised if isinstance(raised, TracebackType) else None
-    inner, each = whole, whole
-    while each is not None:
-        code = each.tb_frame.f_code
+    start, last = 0, len(calls) - 1
+    for number, call in enumerate(calls):
+        code = call.tb_frame.f_code
         if code.co_filename == _CALL[0] and code.co_name == _CALL[1]:
-            inner = each.tb_next
-        each = each.tb_next
-    while inner is not None and inner.tb_next is not None and "sqlalchemy" in inner.tb_frame.f_code.co_filename:
-        inner = inner.tb_next
-    return inner or whole
+            start = number + 1
+    while start < last and "sqlalchemy" in calls[start].tb_frame.f_code.co_filename:
+        start += 1
+    return calls[start:] or calls
 
 
 def path_of(named: object) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import logging
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
@@ -22,6 +21,7 @@ from outboxkit.codec.payloads import LARGE, plain_size
 from outboxkit.database import transaction
 from outboxkit.database.sqlalchemy_asyncio import AsyncSession, async_session, await_, greenlet_spawn
 from outboxkit.errors import ConfigurationError, TransactionRequired
+from outboxkit.errors.failures import forget_locals
 from outboxkit.inbox.handlers import Handler, handler_of, is_required
 from outboxkit.inbox.middleware import Context, entered
 from outboxkit.message import Message, Origin, handling
@@ -278,7 +278,7 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
         if deadline.expired() and task.cancelling() <= before:
             if has_one_writer(connection.dialect.name):
                 # These frames keep the cursor alive, and with it the statement that holds the write lock.
-                traceback.clear_frames(error.__traceback__)
+                forget_locals(error)
             raise TimeoutError(text) from error
         raise
     await_(deadline.__aexit__(None, None, None))

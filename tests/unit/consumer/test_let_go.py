@@ -175,3 +175,30 @@ async def test_a_task_that_handed_its_error_on_goes_on(*, again: bool):
     goes_on.set()
     await loading
     assert done == ["all"]
+
+
+async def test_a_task_goes_on_whose_error_a_handler_raises_after_its_timeout(bench: Bench):
+    first, goes_on, done = asyncio.get_running_loop().create_future(), asyncio.Event(), list[str]()
+
+    async def load() -> None:
+        try:
+            int("no")
+        except ValueError as error:
+            first.set_exception(error)
+        await goes_on.wait()
+        done.append("all")
+
+    @inbox_handler("Slow", timeout=0.05)
+    async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await first
+
+    loading = asyncio.create_task(load())
+    bench.put(order(1))
+    consumer = await bench.run_until_settled(slow, max_attempts=1)
+    assert consumer.outcomes[Outcome.DEAD] == 1
+    goes_on.set()
+    await loading
+    assert done == ["all"]

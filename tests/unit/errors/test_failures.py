@@ -1,5 +1,6 @@
 """What an exception says to people and what it keeps, whatever the exception is made of."""
 
+import sys
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -175,3 +176,20 @@ def test_a_generator_that_goes_on_after_an_error_keeps_its_variables():
     taking.throw(error)
     failures.forget_locals(error)
     assert next(taking) == "1"
+
+
+@pytest.mark.parametrize("read", [failures.forget_locals, failures.traceback_of])
+def test_an_error_that_was_raised_very_often_takes_no_longer_than_one_that_was_raised_often(read: Any):
+    """Counted in calls. As of a circuit breaker, which raises one error again and again."""
+    error, counts = ValueError("open"), []
+    for often in (failures.CALLS, 2 * failures.CALLS):
+        for _ in range(often):
+            raised(error)
+        calls: list[str] = []
+        sys.setprofile(lambda _, what, __, calls=calls: calls.append(what))
+        try:
+            read(error)
+        finally:
+            sys.setprofile(None)
+        counts.append(len(calls))
+    assert counts[1] < 1.01 * counts[0]
