@@ -50,12 +50,20 @@ def plain_pydantic(event: Any, **options: Any) -> Any:
     )
 
 
+MOST_ERRORS = 1000
+"""The most errors of a payload that are read. pydantic keeps all of them, and their text may be far longer than it."""
+
+
 def read_pydantic(cls: Any, payload: bytes) -> Any:
     """The event in these bytes."""
     options = {"by_alias": True, "by_name": True} if names_of(cls).or_name else {}
-    if not hasattr(cls, "model_validate_json"):
-        return _adapter(cls).validate_json(payload, **options)
-    return cls.model_validate_json(payload, **options)
+    validate = cls.model_validate_json if hasattr(cls, "model_validate_json") else _adapter(cls).validate_json
+    try:
+        return validate(payload, **options)
+    except sys.modules["pydantic"].ValidationError as error:
+        if error.error_count() <= MOST_ERRORS:
+            raise
+    raise ValueError(f"it has more than {MOST_ERRORS} errors")
 
 
 @cache

@@ -210,3 +210,23 @@ def test_a_lost_number_is_found_deep_inside():
 
     with pytest.raises(EncodeError, match="NaN or infinite"):
         payloads.encode(Outer({"a": [MeasuredModel(value=1), MeasuredModel(value=float("nan"))]}))
+
+
+@dataclass
+class AroundModel:
+    inner: MeasuredModel
+
+
+@pytest.mark.parametrize(("cls", "around"), [(MeasuredModel, b"%b"), (AroundModel, b'{"inner":%b}')])
+@pytest.mark.parametrize("count", [1000, 1001])
+def test_the_errors_of_a_payload_take_little_memory_however_many_pydantic_finds(cls: Any, around: bytes, count: int):
+    payload = around % (b'{"value":1,"many":["x"%b]}' % (b',"x"' * (count - 1)))
+    with pytest.raises(DecodeError) as caught:
+        payloads.decode(cls, payload)
+    kept = [caught.value, caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None)]
+    longest = max(len(str(error)) for error in kept)
+    if count > 1000:
+        assert "it has more than 1000 errors" in str(caught.value)
+        assert longest < 200
+    else:
+        assert "many.0" in str(caught.value) or "many.0" in str(caught.value.__cause__)
