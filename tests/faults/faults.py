@@ -146,8 +146,8 @@ def network_silent(world: World, numbers: random.Random) -> Iterator[None]:
     proxy = _proxy(world, numbers)
     proxy.silence()
     yield
+    proxy.cut()  # first: no network delivers what comes behind a gap
     proxy.unsilence()
-    proxy.cut()
 
 
 @contextmanager

@@ -66,7 +66,7 @@ again:  free = (row == none);
                 :: atomic { holder != 0 && holder != me && shared[holder] != 0 && shared[holder] != mine ->
                     printf("request %d is a mismatch while the key is busy\n", me); answered[me] = true }
                 :: atomic { holder != 0 && holder != me && (shared[holder] == 0 || shared[holder] == mine) ->
-                    PROPERTY(TOLD, mine == 1 || holder == 3); printf("request %d hears: in progress\n", me) }
+                    PROPERTY(TOLD, mine == 1 && holder != 3); printf("request %d hears: in progress\n", me) }
                 fi
             fi;
             atomic { if :: holder == me -> holder = 0 :: else fi; shared[me] = 0; holds = false; free = false };
