@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tests.benchmarks.__main__ import CASES
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -22,3 +24,13 @@ def test_the_modules_of_how_it_works_are_there():
     places = [ROOT / "outboxkit" / name.replace(".", "/") for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert len(places) > 10
     assert [str(place) for place in places if not (place.is_dir() or place.with_suffix(".py").is_file())] == []
+
+
+def test_the_cases_of_make_bench_that_pages_name_are_there():
+    """In a sentence, as "the case `keys`", or in the table of figures."""
+    pages = {page.name: page.read_text() for page in (ROOT / "docs").rglob("*.md")}
+    sentences = [(name, says) for name, text in pages.items() for says in re.findall(r"\bcases?\s(`[^.:;|]+)", text)]
+    rows = [("performance.md", row) for row in re.findall(r"^\| (`.+?`) \|", pages["performance.md"], re.MULTILINE)]
+    named = {(page, name) for page, says in sentences + rows for name in re.findall(r"`([a-z-]+)`", says)}
+    assert len(named) > 20
+    assert sorted(pair for pair in named if pair[1] not in CASES) == []

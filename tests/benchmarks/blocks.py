@@ -3,8 +3,8 @@
 Blocks are counted, not seconds, so another load on the machine does not matter.
 """
 
+import argparse
 import secrets
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -68,4 +68,6 @@ def main(sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(each) for each in sys.argv[1:]] or [10_000, 100_000, 1_000_000])
+    options = argparse.ArgumentParser(prog="python -m tests.benchmarks.blocks", description=__doc__)
+    options.add_argument("rows", nargs="*", type=int, default=[10_000, 100_000, 1_000_000], help="of each table")
+    main(options.parse_args().rows)
