@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -142,6 +142,11 @@ class Report:
         if self.verdicts:
             lines.append(f"again: {self.run}")
         return "\n".join(lines)
+
+    def keep(self, logs: Path) -> None:
+        """Write the history of a broken promise beside the logs: another run with this seed has another one."""
+        if self.verdicts:
+            (logs / "history.json").write_text(json.dumps(asdict(self.history), indent=1))
 
 
 @dataclass
@@ -489,7 +494,9 @@ def soak(database: Server, broker: OwnServer | Cluster, logs: Path, run: Run) ->
         verdicts += [Verdict("attempt burnt", f"{id_} in the outbox") for id_ in world.blamed]
         verdicts += judge(history, Rules(patience=PATIENCE_SECONDS))
         faults = Counter(name for fault in history.faults for name in fault.name.split(" + "))
-        return Report(
+        report = Report(
             run, time.time() - began, history, happened, faults,
             len(history.published), world.sessions, world.memory, verdicts,
         )  # fmt: skip
+        report.keep(logs)
+        return report

@@ -1,10 +1,14 @@
 """The checker of histories, on a good one and on each kind of bad one."""
 
+import json
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.faults.history import Committed, Dead, Fault, Handled, History, Published, Rules, judge
+from tests.faults.history import Committed, Dead, Fault, Handled, History, Published, Rules, Verdict, judge
+from tests.faults.soak import Report, Run
 
 RULES = Rules(window=1000, patience=5)
 
@@ -110,3 +114,10 @@ def test_a_fault_explains_a_rest_of_its_own_length():
     assert [each.name for each in judge(history, RULES)] == ["gap"] * 2
     history.faults = [Fault("database killed", 3.0, 11.0)]
     assert judge(history, RULES) == []
+
+
+@pytest.mark.parametrize("verdicts", [[], [Verdict("lost", "step 1")]])
+def test_the_history_of_a_broken_promise_is_kept_beside_the_logs(verdicts: list[Verdict], tmp_path: Path):
+    Report(Run(seed=7, seconds=30), 1.0, good(), (), Counter(), 1, 1, 1, verdicts).keep(tmp_path)
+    kept = [json.loads(path.read_text()) for path in tmp_path.glob("history.json")]
+    assert [each["handled"][-1]["id"] for each in kept] == ["id-mended"] * len(verdicts)
