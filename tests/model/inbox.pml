@@ -49,7 +49,7 @@ inline work() {
 #ifdef ACK_BEFORE_COPY  /* breaks LOST: a failed delivery is acked, and its copy for the next attempt is published then */
         copy[me] = 0;
 #endif
-        copies++                                              /* the copy; then the ack */
+        atomic { if :: made == born -> copies++ :: else -> accepted_copies++ fi }    /* the copy, accepted as it was; then the ack */
     :: atomic { trouble > 0 -> trouble--; writer = 0; dead = true; printf("consumer %d buries it\n", me) }
     fi
 }

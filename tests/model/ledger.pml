@@ -8,12 +8,12 @@
 #include "property.h"
 
 #define ONCE 1    /* promise 10: the work of a key is committed once */
-#define REPLAY 2  /* promise 10: a replay is the answer of the work that was committed, for the same request */
+#define REPLAY 2  /* promise 10: a replay is of the same request, whose work was committed once */
 #define TOLD 3    /* promise 10: another request under the key is never told that its own is in progress */
 #define STUCK 4   /* promise 10: once all is quiet, every client has its answer */
 
 mtype = { none, processing, done };
-mtype row = none; byte row_of, answer;         /* the row that others see: its state, fingerprint, and the run that answered */
+mtype row = none; byte row_of;                 /* the row that others see: its state and fingerprint */
 byte holder, shared[4];                 /* advisory locks: the key's, and the fingerprints that transactions have published */
 byte effects, kills = KILLS;
 bool killed[4], answered[4];
@@ -47,16 +47,16 @@ again:  free = (row == none);
 #endif
 #ifdef WORK_APART  /* breaks ONCE: the work is committed in a transaction of its own, before the key's */
             atomic { PROPERTY(ONCE, effects == 0); effects++; printf("request %d has done its work\n", me) };
-            atomic { row = done; row_of = mine; answer = me };
+            atomic { row = done; row_of = mine };
 #else
             atomic {                                            /* complete, and the commit of work, row and answer */
                 PROPERTY(ONCE, row == processing || effects == 0); if :: row == none -> effects++ :: else fi;
-                row = done; row_of = mine; answer = me; printf("request %d is committed\n", me) };
+                row = done; row_of = mine; printf("request %d is committed\n", me) };
 #endif
             atomic { holder = 0; shared[me] = 0; holds = false; answered[me] = true }
         :: !holds || row != none ->                             /* a duplicate looks: look_up, held_locks, _judge_row, judge_locks */
             if
-            :: atomic { row == done && same_request -> PROPERTY(REPLAY, effects == 1 && row_of == mine && answer != 0);
+            :: atomic { row == done && same_request -> PROPERTY(REPLAY, effects == 1 && row_of == mine);
                 printf("request %d is a replay\n", me); answered[me] = true }
             :: atomic { row != none && !same_request -> printf("request %d is a mismatch\n", me); answered[me] = true }
             :: row == processing && same_request
