@@ -53,7 +53,7 @@ start:
             :: ended[me] || mine == 0
             :: !ended[me] && mine != 0 ->
                 if
-                :: atomic { PROPERTY(SILENT, calls <= reports); calls++; printf("run %d makes the call\n", mine) };
+                :: atomic { printf("run %d makes the call\n", mine); PROPERTY(SILENT, calls <= reports); calls++ };
                     if
                     :: atomic { true -> if :: is_mine -> state = done; told_made = true; ended[me] = true; PROPERTY(MADE, calls > 0)
                             :: else -> printf("run %d has lost its lease\n", mine) fi;

@@ -42,9 +42,8 @@ inline work() {
 #endif
     if
     :: atomic {
-        PROPERTY(ONCE, effects == 0);
-        effects++; handled = true; row = true; writer = 0;
-        printf("consumer %d commits the effects at %d\n", me, now) }
+        printf("consumer %d commits the effects at %d\n", me, now); PROPERTY(ONCE, effects == 0);
+        effects++; handled = true; row = true; writer = 0 }
     :: atomic { trouble > 0 -> trouble--; writer = 0; printf("the handler fails at consumer %d\n", me) };
 #ifdef ACK_BEFORE_COPY  /* breaks LOST: a failed delivery is acked, and its copy for the next attempt is published then */
         copy[me] = 0;

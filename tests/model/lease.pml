@@ -45,8 +45,8 @@ start:
             printf("client %d begins run %d, after steps %d\n", me, mine, finished) };
             do
             :: finished < 3 ->
-                atomic { PROPERTY(STEPS, !(state == processing && token == mine && (steps & BIT(finished))));
-                    printf("run %d calls step %d\n", mine, finished) };
+                atomic { printf("run %d calls step %d\n", mine, finished);
+                    PROPERTY(STEPS, !(state == processing && token == mine && (steps & BIT(finished)))) };
                 atomic { row_lock == 0;                         /* keep_steps, in a transaction of its own; it renews the lease */
                     if
                     :: may_record -> PROPERTY(STEPS, (steps & ~(finished * 2 + 1)) == 0);
@@ -62,8 +62,9 @@ start:
                 if :: state == processing && token == mine :: else -> finished = 4; break fi;
 #endif
                 atomic { row_lock == 0; if :: may_answer -> row_lock = me :: else -> finished = 4 fi };  /* record_answer */
-                atomic { if :: row_lock == me && finished == 3 -> PROPERTY(ONCE, effects == 0); effects++;
-                        PROPERTY(FENCED, token == mine); state = done; row_lock = 0; printf("run %d commits work and answer\n", mine)
+                atomic { if :: row_lock == me && finished == 3 -> printf("run %d commits work and answer\n", mine);
+                        PROPERTY(ONCE, effects == 0); effects++;
+                        PROPERTY(FENCED, token == mine); state = done; row_lock = 0
                     :: else fi; finished = 4 }
 #endif
             :: finished == 4 -> break

@@ -34,10 +34,10 @@ again:  free = (row == none);
         if
         :: !free
 #ifdef NO_LOCK_ORDER  /* breaks TOLD: the key's lock is taken first, and the fingerprint published behind it */
-        :: free -> atomic { holder == 0 -> holder = me; holds = true }; shared[me] = mine
+        :: free -> atomic { holder == 0 -> holder = me; holds = true; printf("request %d locks the key\n", me) }; shared[me] = mine
         :: free && holder != 0
 #else
-        :: free -> shared[me] = mine; atomic { if :: holder == 0 -> holder = me; holds = true :: else fi }
+        :: free -> shared[me] = mine; atomic { if :: holder == 0 -> holder = me; holds = true; printf("request %d locks the key\n", me) :: else fi }
 #endif
         fi;
         if
@@ -46,18 +46,19 @@ again:  free = (row == none);
             atomic { row = processing; row_of = mine; effects++ };
 #endif
 #ifdef WORK_APART  /* breaks ONCE: the work is committed in a transaction of its own, before the key's */
-            atomic { PROPERTY(ONCE, effects == 0); effects++; printf("request %d has done its work\n", me) };
+            atomic { printf("request %d does its work\n", me); PROPERTY(ONCE, effects == 0); effects++ };
             atomic { row = done; row_of = mine };
 #else
             atomic {                                            /* complete, and the commit of work, row and answer */
+                printf("request %d is committed\n", me);
                 PROPERTY(ONCE, row == processing || effects == 0); if :: row == none -> effects++ :: else fi;
-                row = done; row_of = mine; printf("request %d is committed\n", me) };
+                row = done; row_of = mine };
 #endif
             atomic { holder = 0; shared[me] = 0; holds = false; answered[me] = true }
         :: !holds || row != none ->                             /* a duplicate looks: look_up, held_locks, _judge_row, judge_locks */
             if
-            :: atomic { row == done && same_request -> PROPERTY(REPLAY, effects == 1 && row_of == mine);
-                printf("request %d is a replay\n", me); answered[me] = true }
+            :: atomic { row == done && same_request -> printf("request %d is a replay\n", me);
+                PROPERTY(REPLAY, effects == 1 && row_of == mine); answered[me] = true }
             :: atomic { row != none && !same_request -> printf("request %d is a mismatch\n", me); answered[me] = true }
             :: row == processing && same_request
             :: row == none ->
@@ -66,7 +67,7 @@ again:  free = (row == none);
                 :: atomic { holder != 0 && holder != me && shared[holder] != 0 && shared[holder] != mine ->
                     printf("request %d is a mismatch while the key is busy\n", me); answered[me] = true }
                 :: atomic { holder != 0 && holder != me && (shared[holder] == 0 || shared[holder] == mine) ->
-                    PROPERTY(TOLD, mine == 1 && holder != 3); printf("request %d hears: in progress\n", me) }
+                    printf("request %d hears: in progress\n", me); PROPERTY(TOLD, mine == 1 && holder != 3) }
                 fi
             fi;
             atomic { if :: holder == me -> holder = 0 :: else fi; shared[me] = 0; holds = false; free = false };

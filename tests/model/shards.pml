@@ -153,7 +153,7 @@ inline handle(p, n) {
     find(p, n);
     if
     :: found ->
-        PROPERTY(ORDER, found <= handled + 1); printf("process %d handles message %d of queue %d\n", p, found, n);
+        printf("process %d handles message %d of queue %d\n", p, found, n); PROPERTY(ORDER, found <= handled + 1);
 #ifdef ACK_FIRST  /* breaks LOST: a message is acked before it is handled */
         remove(n, at); if :: handled = found :: queue[n].served = 0 fi
 #else
