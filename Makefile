@@ -51,7 +51,7 @@ soak: $(VENV)/.tests ## real processes under faults drawn from a seed, and the h
 	@$(BIN)/python -m tests.servers --provide
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),2) --seed $(SEED) $(ARGS)
 
-matrix: $(VENV)/.tests ## every step of every process, stopped in five ways (more than an hour; ARGS="-k Relay" for some)
+matrix: $(VENV)/.tests ## every step of every process, stopped in five ways (half an hour; ARGS="-k Relay" for some)
 	@$(BIN)/python -m tests.servers --provide
 	OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_MATRIX=1 $(BIN)/python -m pytest -q tests/faults/test_matrix.py $(WORKERS) $(ARGS)
 
