@@ -200,5 +200,5 @@ async def test_a_task_goes_on_whose_error_a_handler_raises_after_its_timeout(ben
     consumer = await bench.run_until_settled(slow, max_attempts=1)
     assert consumer.outcomes[Outcome.DEAD] == 1
     goes_on.set()
-    await loading
+    await asyncio.wait((loading,), timeout=10)
     assert done == ["all"]
