@@ -50,7 +50,7 @@ def plain_pydantic(event: Any, **options: Any) -> Any:
     )
 
 
-MOST_ERRORS = 1000
+_MOST_ERRORS = 1000
 """The most errors of a payload that are read. pydantic keeps all of them, and their text may be far longer than it."""
 
 
@@ -61,9 +61,9 @@ def read_pydantic(cls: Any, payload: bytes) -> Any:
     try:
         return validate(payload, **options)
     except sys.modules["pydantic"].ValidationError as error:
-        if error.error_count() <= MOST_ERRORS:
+        if error.error_count() <= _MOST_ERRORS:
             raise
-    raise ValueError(f"it has more than {MOST_ERRORS} errors")
+    raise ValueError(f"it has more than {_MOST_ERRORS} errors")
 
 
 @cache

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import attrs
@@ -230,3 +230,14 @@ def test_the_errors_of_a_payload_take_little_memory_however_many_pydantic_finds(
         assert longest < 200
     else:
         assert "many.0" in str(caught.value) or "many.0" in str(caught.value.__cause__)
+
+
+def test_pydantic_stops_at_the_first_wrong_entry_of_a_list_that_asks_for_it():
+    class Hasty(pydantic.BaseModel):
+        many: Annotated[list[MeasuredModel], pydantic.FailFast()]
+
+    with pytest.raises(DecodeError) as caught:
+        payloads.decode(Hasty, b'{"many":[{},{},{}]}')
+    assert isinstance(caught.value.__cause__, pydantic.ValidationError)
+    assert caught.value.__cause__.error_count() == 1
+    assert payloads.decode(Hasty, b'{"many":[{"value":1}]}').many[0].value == 1
