@@ -1,7 +1,7 @@
 """Change one thing at a time in a module, and run its tests: `make mutation ARGS="relay"`.
 
 mutmut works in a copy of the repository, which is kept, so that `mutmut show NAME` and `mutmut browse` work there. The
-part `variants` is a list of changes by hand, one for each promise, which the tests on real servers must notice, too.
+part `variants` is a list of changes by hand, each of which breaks a promise. A test that is listed beside it must fail.
 """
 
 import argparse
@@ -82,8 +82,12 @@ def configure(folder: Path, modules: list[str], tests: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutation", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, VARIANTS, []], help="all if none is given")
-    for part in parser.parse_args().parts or (VARIANTS, *PARTS):
+    known = (VARIANTS, *PARTS)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(known)}; all if none is given")
+    parts = parser.parse_args().parts
+    if unknown := set(parts) - set(known):
+        parser.error(f"{', '.join(sorted(unknown))}: accepted are {', '.join(known)}")
+    for part in parts or known:
         folder = Path(tempfile.mkdtemp(prefix=f"outboxkit-mutation-{part}-"))
         copy_into(folder)
         print(f"{part}: in {folder}", flush=True)

@@ -1,6 +1,6 @@
 """Broken variants of outboxkit, each of which breaks a promise in one place: `make mutation ARGS="variants"`.
 
-Each is put into a copy of the repository, one at a time, and the tests beside it run on real servers. One must fail.
+Each is put into a copy of the repository, one at a time, and the tests beside it run. One must fail.
 """
 
 import os
