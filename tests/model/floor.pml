@@ -43,7 +43,7 @@ inline look() {
         cleared = highest;
 #endif
 #ifdef MARK_LATE  /* breaks HIDDEN: the floor rises to what was seen since, and not to the mark that was set then */
-        if :: (marked & writing) == 0 -> cleared = highest :: else fi;
+        if :: mark && (marked & writing) == 0 -> cleared = highest :: else fi;
 #endif
 #ifdef NOT_THE_OLDEST  /* breaks HIDDEN: the floor rises to the mark even if an older row is still ready */
         oldest = ROWS + 1;

@@ -129,7 +129,7 @@ init {
     :: !over && now < LAST -> now++
     :: atomic { !over && duplicates > 0 -> duplicates--; copies++; printf("the message is published again\n") }
     :: atomic { stale && !accepted && copy[1] == 0 && copy[2] == 0 ->         /* an operator who has looked what became of it */
-        accepted = true; accepted_at = now; accepted_copies = 2; dead = false; effects = 0;
+        accepted = true; accepted_at = now; accepted_copies = 2; dead = false; effects = 0; handled = row;
         printf("an operator accepts it at %d\n", now) }
     :: atomic { trouble > 0 -> trouble--; killed[1] = true }
     :: !over -> over = true

@@ -182,5 +182,8 @@ proctype Process(byte p) {
 
 init {
     atomic { bound[0] = true; run Relay(); run Arrival(0); run Arrival(1); run Change(); run Process(0); run Process(1) };
-    atomic { sent == MESSAGES && phase == settled && queue[0].size == 0 && queue[1].size == 0 -> PROPERTY(LOST, handled == MESSAGES) }
+    if                          /* the queues are empty, or nobody can do anything any more */
+    :: atomic { sent == MESSAGES && phase == settled && queue[0].size == 0 && queue[1].size == 0 -> PROPERTY(LOST, handled == MESSAGES) }
+    :: atomic { timeout -> PROPERTY(LOST, handled == MESSAGES) }
+    fi
 }
