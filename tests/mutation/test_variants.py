@@ -22,4 +22,4 @@ def test_the_page_says_how_many_there_are_and_how_many_need_a_server() -> None:
     on_servers = [each for each in VARIANTS if not all(name.startswith("unit/") for name in each.tests.split())]
     page = (ROOT / "docs/contributing.md").read_text().replace("\n", " ")
     assert f"breaks promises in {len(VARIANTS)} ways" in page
-    assert f"; {len(on_servers)} of them need a server." in page
+    assert f"; {len(on_servers)} need a server." in page
