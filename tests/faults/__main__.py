@@ -19,8 +19,9 @@ from tests.servers.postgresql import find_programs
 def main() -> int:
     """Run, and print what was done and found."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=2)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(100_000))
+    parser.add_argument("--minutes", type=float, default=2, help="of faults, before the drain (2)")
+    seed = random.SystemRandom().randrange(100_000)
+    parser.add_argument("--seed", type=int, default=seed, help="of the faults, and of what is sent (a random one)")
     parser.add_argument("--longest", type=float, default=6, help="seconds of a fault, at most")
     parser.add_argument("--only", help="faults, with commas between them; a wrong one prints all")
     parser.add_argument("--nodes", type=int, choices=(1, NODES), default=1, help="of RabbitMQ")
