@@ -43,7 +43,8 @@ class Made(Tables):
     """A message, in the transaction that adds it."""
 
     __tablename__ = "soak_made"
-    message_id: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    message_id: Mapped[str]
     type: Mapped[str]
     subject: Mapped[str]
     key: Mapped[str]
