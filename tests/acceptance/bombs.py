@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -63,6 +64,11 @@ class RowBomb:
     rows: list[Row]
 
 
+@event("ModelBomb")
+class ModelBomb(BaseModel):
+    rows: list[Any]
+
+
 @upcast("OldBomb", 1)
 def rows_of(document: dict[str, Any]) -> dict[str, Any]:
     return document
@@ -80,6 +86,11 @@ async def hold_old(session: AsyncSession, event: OldBomb) -> None:
 
 @inbox_handler("HoldRows")
 async def hold_rows(session: AsyncSession, event: RowBomb) -> None:
+    await asyncio.sleep(WORK_SECONDS)
+
+
+@inbox_handler("HoldModel")
+async def hold_model(session: AsyncSession, event: ModelBomb) -> None:
     await asyncio.sleep(WORK_SECONDS)
 
 

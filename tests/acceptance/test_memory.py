@@ -16,11 +16,18 @@ from tests.support.polling import DEADLINE_SECONDS, eventually
 MIB = 2**20
 MOST = 256 * MIB
 """More than idle that a consumer may take."""
+MOST_BY_MODELS = 420 * MIB
+"""The same if pydantic reads nested values: it holds a document of its own beside the event."""
 MESSAGES, FEW = by_night(64, else_=8), 24
 """The second number is of those that take long, some seconds each."""
 ROOM = 4 * MIB - 100
 ROW_BYTES = heaviest(RowBomb).size  # type: ignore[union-attr]
-SHAPES = {"objects": "{},", "lists": "[" * 400 + "]" * 400 + ",", "texts": '"ab",'}
+SHAPES = {
+    "objects": "{},",
+    "lists": "[" * 400 + "]" * 400 + ",",
+    "texts": '"ab",',
+    "levels": '{"":' * 100 + "0" + "}" * 100 + ",",
+}
 
 
 def document(shape: str, type_: str) -> bytes:
@@ -46,6 +53,7 @@ def by_night_only(*case: str | None) -> Any:
         by_night_only("OldBomb", "lists", "gzip"),
         by_night_only("BatchBomb", "lists", "gzip"),
         by_night_only("ThreadBomb", "objects", "gzip"),
+        by_night_only("ModelBomb", "levels", "gzip"),
         by_night_only("RefusedBomb", "lists", "gzip"),
         by_night_only("RefusedBatchBomb", "lists", "gzip"),
     ],
@@ -58,7 +66,7 @@ def test_the_worst_messages_at_once_take_little_memory(
     consumer = deployment.start("consumer", "tests.acceptance.bombs")
     consumer.wait_for("consumer connected")
     idle = consumer.most_memory
-    messages = FEW if (type_, shape) == ("OldBomb", "lists") else MESSAGES
+    messages = FEW if (type_, shape) in (("OldBomb", "lists"), ("ModelBomb", "levels")) else MESSAGES
     for number in range(messages):
         deployment.broker.publish(
             body, topic=type_, type=type_, message_id=f"{type_}-{number}", content_encoding=encoding or ""
@@ -71,5 +79,5 @@ def test_the_worst_messages_at_once_take_little_memory(
 
     eventually(settled, lambda count: count == messages, seconds=by_night(1500, else_=DEADLINE_SECONDS))
     took = consumer.most_memory - idle
-    assert took < MOST, f"{took / MIB:.0f} MiB"
+    assert took < (MOST_BY_MODELS if type_ == "ModelBomb" else MOST), f"{took / MIB:.0f} MiB"
     assert consumer.stop() == 0

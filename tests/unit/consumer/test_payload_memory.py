@@ -2,10 +2,13 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from outboxkit.consumer.payload_memory import PayloadMemory
+from outboxkit.consumer.payload_memory import GROWTH, PayloadMemory, counter
 
 LARGE = 100
 
@@ -88,3 +91,32 @@ async def test_who_is_cancelled_gives_its_room_back(has_entered: bool):
     assert place.entered == (["a", "b"] if has_entered else ["a"])
     await place.leaves("b" if has_entered else "a")
     assert place.entered[-1] == "c"
+
+
+@dataclass
+class Link:
+    next: "Link | None"
+    tags: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+
+
+class Model(BaseModel):
+    next: "Model | None"
+
+
+@pytest.mark.parametrize(("class_", "size"), [(Link, 600), (Model, 450)])
+def test_instances_within_each_other_count_as_what_they_take(class_: type[Any], size: int):
+    """Each has nine bytes of the payload and hundreds of memory. The shortest document of a class has a null inside."""
+    chain = b'{"next":' * 100 + b"null" + b"}" * 100
+    assert counter([class_])(chain) * GROWTH > 100 * size
+    assert 100 * size > len(chain) * GROWTH
+
+
+def test_a_class_of_plain_fields_counts_as_its_payload():
+    @dataclass
+    class Plain:
+        number: int
+        text: str
+
+    assert counter([Plain]) is len
