@@ -221,8 +221,8 @@ active proctype World() {
     :: d_step { state[2] == absent -> commit(2) }
     :: d_step { ROWS > 2 && state[3] == absent -> commit(3) }
     :: atomic { faults > 0 -> faults--; killed[1] = true }
-    :: atomic { faults > 0 -> faults--; if :: q = 2 :: q = 3 fi; cut[q] = true; printf("connection %d is cut\n", q);
-        for (p : 1 .. ROWS) { if :: lock[p] == q -> lock[p] = 0 :: else fi }; p = 0; q = 0 }
+    :: atomic { faults > 0 -> faults--; if :: q = 2 :: q = 3 fi; printf("connection %d is cut\n", q);
+        for (p : 1 .. ROWS) { if :: lock[p] == q -> lock[p] = 0; cut[q] = true :: else fi }; p = 0; q = 0 }
     :: atomic { timeout ->
         for (p : 1 .. ROWS) {
             q = 0; do :: q < p && !(earlier(q, p) && state[q] == dead) -> q++ :: else -> break od;
