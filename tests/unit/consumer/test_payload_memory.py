@@ -95,20 +95,20 @@ async def test_who_is_cancelled_gives_its_room_back(has_entered: bool):
 
 @dataclass
 class Link:
-    next: "Link | None"
+    to: "Link | None"
     tags: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
 
 
 class Model(BaseModel):
-    next: "Model | None"
+    to: "Model | None"
 
 
 @pytest.mark.parametrize(("class_", "size"), [(Link, 600), (Model, 450)])
 def test_instances_within_each_other_count_as_what_they_take(class_: type[Any], size: int):
-    """Each has nine bytes of the payload and hundreds of memory. The shortest document of a class has a null inside."""
-    chain = b'{"next":' * 100 + b"null" + b"}" * 100
+    """Each has seven bytes of the payload and hundreds of memory. The shortest document of a class has a null inside."""
+    chain = b'{"to":' * 100 + b"null" + b"}" * 100
     assert counter([class_])(chain) * GROWTH > 100 * size
     assert 100 * size > len(chain) * GROWTH
 
