@@ -107,7 +107,7 @@ class Model(BaseModel):
 
 @pytest.mark.parametrize(("class_", "size"), [(Link, 600), (Model, 450)])
 def test_instances_within_each_other_count_as_what_they_take(class_: type[Any], size: int):
-    """Each has seven bytes of the payload and hundreds of memory. The shortest document of a class has a null inside."""
+    """Each has seven bytes of the payload. The shortest document of a class has a null inside."""
     chain = b'{"to":' * 100 + b"null" + b"}" * 100
     assert counter([class_])(chain) * GROWTH > 100 * size
     assert 100 * size > len(chain) * GROWTH
